@@ -130,7 +130,7 @@ func (w *world) foreign(at place, text string, lives ...string) bool {
 	}
 	for _, g := range state.Generations {
 		for _, life := range lives {
-			if (event.Place{Origin: state.Origin, Generation: g.ID, Session: at.session, Life: life, Stream: at.stream}).Tag() == id.Tag {
+			if (event.TagParts{Origin: state.Origin, Generation: g.ID, Session: at.session, Life: life, Stream: at.stream}).Tag() == id.Tag {
 				return false
 			}
 		}

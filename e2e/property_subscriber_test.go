@@ -145,7 +145,7 @@ func (s *subscriber) avoidCoincidence() {
 	state, _ := s.w.own.Log.State(s.w.own.Log.Partition(at.session))
 	rec, _ := s.w.own.Sessions.Session(at.session)
 	for _, life := range []string{rec.Life, ""} {
-		tag := event.Place{Origin: state.Origin, Session: at.session, Life: life, Stream: at.stream}.Tag()
+		tag := event.TagParts{Origin: state.Origin, Session: at.session, Life: life, Stream: at.stream}.Tag()
 		if tag[:placeLen] == foreignTags[0][:placeLen] {
 			id.Tag = foreignTags[1]
 			s.cursor = id.String()

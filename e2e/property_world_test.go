@@ -596,7 +596,7 @@ func (w *world) write(task func(context.Context)) {
 // clear clears a stream or session that stays open.
 func (w *world) clear(at place) {
 	w.write(func(ctx context.Context) {
-		rec, err := w.own.Sessions.Learn(ctx, at.session)
+		rec, err := w.own.Sessions.CopyOrGet(ctx, at.session)
 		if err == nil {
 			err = w.own.Log.ClearStream(ctx, at.session, rec.Life, at.stream)
 		}

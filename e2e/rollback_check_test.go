@@ -194,7 +194,7 @@ func (w *world) inCopy(ctx context.Context, text string, at place, c contents, p
 	}
 	return slices.ContainsFunc(c.generations[p], func(generation string) bool {
 		return slices.ContainsFunc([]string{rec.Life, ""}, func(life string) bool {
-			return event.Place{Origin: c.births[p], Generation: generation, Session: at.session, Life: life, Stream: at.stream}.Tag() == id.Tag
+			return event.TagParts{Origin: c.births[p], Generation: generation, Session: at.session, Life: life, Stream: at.stream}.Tag() == id.Tag
 		})
 	})
 }

@@ -100,7 +100,7 @@ func TestCursor_IsAnEventID(t *testing.T) {
 		t.Fatal(id, err)
 	}
 	for _, life := range []string{"", "opened"} {
-		place := event.Place{Origin: "one", Session: SessionOf(1234), Life: life, Stream: "1234"}
+		place := event.TagParts{Origin: "one", Session: SessionOf(1234), Life: life, Stream: "1234"}
 		if verdict, _ := event.Resolve(id, place, append(gens, event.Generation{ID: "two", Start: 100})); verdict != event.Good {
 			t.Errorf("the id is %d", verdict)
 		}

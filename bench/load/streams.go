@@ -37,7 +37,7 @@ func EventsPath(stream int) string {
 // session is not registered; it stays as good afterwards.
 func cursorOf(state eventlog.State, stream int, sequence uint64) string {
 	name := strconv.Itoa(stream)
-	tag := event.Place{Origin: state.Origin, Generation: state.Generation().ID, Session: SessionOf(stream), Stream: name}.Tag()
+	tag := event.TagParts{Origin: state.Origin, Generation: state.Generation().ID, Session: SessionOf(stream), Stream: name}.Tag()
 	return event.ID{Stream: name, Tag: tag, Sequence: sequence}.String()
 }
 

@@ -107,7 +107,7 @@ func (s *Stored) setCursors(ctx context.Context, r *Rejoin, acks, recent []jetst
 		if err != nil {
 			return err
 		}
-		total += state.Events
+		total += state.Entries
 	}
 	if total != StoredEvents {
 		return fmt.Errorf("the log has %d events, want %d", total, StoredEvents)

@@ -43,7 +43,7 @@ func (s *Service) accept(msg *nats.Msg) {
 			a = upstream.About(a, ids)
 		}
 		if err := send(a, msg); err != nil {
-			s.host.Log.Info("an edge is not answered", "session", c.Session, "stream", c.Stream, "error", err)
+			s.host.Logger.Info("an edge is not answered", "session", c.Session, "stream", c.Stream, "error", err)
 		}
 	}
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *Service) accept(msg *nats.Msg) {
 		return
 	}
 	client, h, arrived := s.shareOf(c), s.table.Session(c.Session), func() {}
-	if h != nil && h.OnDemand && c.Action == rpc.Check {
+	if h != nil && h.OneCall && c.Action == rpc.Check {
 		h.WasAsked(c.Since) // also if there is no room for an answer
 	}
 	if !s.handling.Take(client, 1) {
@@ -70,7 +70,7 @@ func (s *Service) accept(msg *nats.Msg) {
 		if s.host.HasName() {
 			a = s.answer(c)
 		}
-		s.host.Log.DebugContext(ctx, "an edge asks", "session", c.Session, "stream", c.Stream, "action", string(c.Action), "bytes", len(c.Data), "status", a.Status)
+		s.host.Logger.DebugContext(ctx, "an edge asks", "session", c.Session, "stream", c.Stream, "action", string(c.Action), "bytes", len(c.Data), "status", a.Status)
 		respond(a, func(a rpc.Answer, msg *nats.Msg) error { return s.respond(client, a, msg, reconnects) })
 	}) {
 		arrived()
@@ -130,7 +130,7 @@ func (s *Service) answer(c rpc.Ask) rpc.Answer {
 	case rpc.Cancel:
 		return h.Cancel(c)
 	case rpc.Post:
-		if h.OnDemand { // its client has no session, and answers with Request
+		if h.OneCall { // its client has no session, and answers with Request
 			return host.Ended()
 		}
 		return h.Post(c)
@@ -156,7 +156,7 @@ func (s *Service) serveOpenCalls() {
 		return a
 	})
 	if err != nil {
-		s.host.Log.Warn("the janitor does not hear of open calls", "error", err)
+		s.host.Logger.Warn("the janitor does not hear of open calls", "error", err)
 	}
 }
 

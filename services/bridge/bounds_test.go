@@ -94,7 +94,7 @@ func TestStateless_LongServerInfo(t *testing.T) {
 	up.reports()
 	c := s.accepted(t, asks)
 	wantHas(t, s.finished(t, c.Session, c.Stream)[1], icon)
-	rec, err := s.b.Sessions.Learn(waittest.Context(t), c.Session)
+	rec, err := s.b.Sessions.CopyOrGet(waittest.Context(t), c.Session)
 	if err != nil || len(rec.Metadata) > 1<<10 || !strings.Contains(string(rec.Metadata), `"serverInfo":{"name":"s","version":"1"}`) {
 		t.Errorf("the log keeps %d bytes with the call: %.500s, %v", len(rec.Metadata), rec.Metadata, err)
 	}
@@ -106,7 +106,7 @@ func TestStatelessServer_LongInstructions(t *testing.T) {
 	up.responds(mcp.MethodDiscover, `"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}},"instructions":"`+text+`"}`)
 	name := uuid.NewString()
 	wantHas(t, s.do(t, rpc.Ask{Action: rpc.Open, Session: name, Data: []byte(initialize)}).Data, text)
-	rec, err := s.b.Sessions.Learn(waittest.Context(t), name)
+	rec, err := s.b.Sessions.CopyOrGet(waittest.Context(t), name)
 	if err != nil || len(rec.Metadata) > 1<<10 || !strings.Contains(string(rec.Metadata), `"listChanged":true`) {
 		t.Errorf("the log keeps %d bytes with the session: %.500s, %v", len(rec.Metadata), rec.Metadata, err)
 	}

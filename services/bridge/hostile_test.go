@@ -282,7 +282,7 @@ func TestListen_NotFound(t *testing.T) {
 			w.WriteHeader(http.StatusNotFound)
 		}
 	})
-	h.Up.Listen(t.Context(), call.NewStandalone(h.Scope, nil), func() http.Header { return nil })
+	h.Upstream.Listen(t.Context(), call.NewStandalone(h.Scope, nil), func() http.Header { return nil })
 	if early.Load() || !h.HasEnded() || gets.Load() != 3 {
 		t.Errorf("ended before there was a stream: %t, after it: %t, with %d requests", early.Load(), h.HasEnded(), gets.Load())
 	}

@@ -246,7 +246,7 @@ func (s *system) read(t testing.TB, name, stream string) (all []string, final bo
 	if err != nil {
 		return nil, false
 	}
-	rec, err := s.b.Sessions.Learn(waittest.Context(t), name)
+	rec, err := s.b.Sessions.CopyOrGet(waittest.Context(t), name)
 	if err != nil {
 		return nil, false
 	}

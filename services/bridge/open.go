@@ -75,7 +75,7 @@ func (s *Service) register(ctx context.Context, c rpc.Ask, d mcpserver.Connected
 		return "", err
 	}
 	h := s.table.New(c.Session, rec.Life, host.ClientOf(c), c.Owner)
-	h.Up = d.Up
+	h.Upstream = d.Up
 	remembers := h.Remember(c.Header) // what the bridge asks of itself may need a token
 	if d.Attach != nil {
 		d.Attach(h.Scope) // it may end the session at once

@@ -80,7 +80,7 @@ func (s *Service) patrol(heard bool) {
 
 func (s *Service) lookAt(h *sessions.Session) {
 	if h.IsOrphaned() {
-		s.host.Log.Debug("a call is cancelled: no edge waits for its response", "session", h.Name)
+		s.host.Logger.Debug("a call is cancelled: no edge waits for its response", "session", h.Name)
 		h.Finish(host.ErrEnded)
 		return
 	}

@@ -214,7 +214,7 @@ func TestSession_ChangedWithoutTheName(t *testing.T) {
 			cfg.TaskAfter = flagtype.Duration(time.Hour)
 			in := s.start(t, cfg)
 			c := s.accepted(t, tasks)
-			up, ok := in.table.Session(c.Session).Up.(interface{ MakeTask() })
+			up, ok := in.table.Session(c.Session).Upstream.(interface{ MakeTask() })
 			if !ok {
 				t.Fatal("the call can be no task")
 			}

@@ -111,7 +111,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.host.Go(func() { s.records.Run(s.host.Life, s.name.Confirm, s.table.Open) })
 	s.host.Go(s.server.Check)
 	s.taken.Store(true)
-	s.host.Log.Info("bridge is open", "upstream", s.host.Config.ShownUpstream(), "name", s.host.Name)
+	s.host.Logger.Info("bridge is open", "upstream", s.host.Config.ShownUpstream(), "name", s.host.Name)
 	s.receive(ctx)
 
 	_ = opens.Drain() // the connection may be closed already
@@ -137,7 +137,7 @@ func (s *Service) Run(ctx context.Context) error {
 // name up, also after an error. When another bridge takes the name, end is called.
 func (s *Service) begin(ctx context.Context, end context.CancelCauseFunc) (leave func(), err error) {
 	leave = func() {}
-	if s.records, err = records.Open(ctx, s.host.Backend, s.host.Log); err != nil {
+	if s.records, err = records.Open(ctx, s.host.Backend, s.host.Logger); err != nil {
 		return leave, err
 	}
 	s.name = standby.New(s.host, s.records.JS, end)

@@ -824,7 +824,7 @@ func TestTranslated_CursorOfAQuestionThatIsNotStored(t *testing.T) {
 		s.has(t, c.Session, c.Stream, 1)
 		h := in.table.Session(c.Session)
 		if made == "task" {
-			h.Up.(interface{ MakeTask() }).MakeTask() //nolint:errcheck // a call with tasks has it
+			h.Upstream.(interface{ MakeTask() }).MakeTask() //nolint:errcheck // a call with tasks has it
 		}
 		cursor := h.Call(c.Stream)
 		stored := func() string {

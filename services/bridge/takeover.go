@@ -27,7 +27,7 @@ func (s *Service) takeOver(ctx context.Context) error {
 		return err
 	}
 	// The copy of this process may lack what the bridge before did last.
-	registry, err := session.OpenRegistry(ctx, s.host.Backend.Log, s.host.Log)
+	registry, err := session.OpenRegistry(ctx, s.host.Backend.Log, s.host.Logger)
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (s *Service) takeOver(ctx context.Context) error {
 		}
 	}
 	if n := len(s.table.All()); n > 0 {
-		s.host.Log.Info("sessions are taken over", "sessions", n)
+		s.host.Logger.Info("sessions are taken over", "sessions", n)
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func (s *Service) confirm(ctx context.Context, names []string) ([]session.Record
 					return nil
 				}
 				if err != nil {
-					s.host.Log.Info("a session cannot be taken over yet", "session", name, "error", err)
+					s.host.Logger.Info("a session cannot be taken over yet", "session", name, "error", err)
 				}
 				return err
 			})
@@ -132,14 +132,14 @@ func (s *Service) takeOverSession(ctx context.Context, rec session.Record, meta 
 		}
 	} else {
 		h = s.table.New(rec.Session, rec.Life, rec.Owner, rec.Owner)
-		h.Up = up
+		h.Upstream = up
 		h.ResumeAll(from)
 		h.Listen(new(from[rpc.Standalone]))
 	}
 	err := s.table.Hold(h)
 	if s.server.HasProcesses() {
 		h.Finish(upstream.ErrExited)
-	} else if h.OnDemand && !h.Busy() {
+	} else if h.OneCall && !h.Busy() {
 		h.Finish(host.ErrEnded) // the bridge before has not come to that
 	}
 	return err

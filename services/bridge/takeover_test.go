@@ -204,7 +204,7 @@ func TestReload_KeepsWhatMayComeAgain(t *testing.T) {
 	}{{"", false, ""}, {"e1", false, "e3 e2 "}, {"e1", true, "e3 e2 e1 "}} {
 		ids, _ := rpc.RequestIDs(stream)
 		of := call.NewScope(in.host, name, h.Life, h)
-		of.OnDemand = tt.onDemand
+		of.OneCall = tt.onDemand
 		c := call.New(of, stream, ids)
 		c.StartAt(call.Cursor{ID: tt.id, Sequence: first})
 		if final, err := c.ReloadOnce(waittest.Context(t)); final || err != nil {

@@ -292,7 +292,7 @@ func TestTask_AfterTheClientWasAsked(t *testing.T) {
 	b := s.start(t, cfg)
 	c := toolCall(t, tasks)
 	asked, _ := s.ask(t, c)
-	work := b.table.Session(c.Session).Up.(interface { //nolint:forcetypeassert,errcheck // the call before has made it
+	work := b.table.Session(c.Session).Upstream.(interface { //nolint:forcetypeassert,errcheck // the call before has made it
 		IsTask() bool
 		MakeTask()
 	})

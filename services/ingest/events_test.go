@@ -67,7 +67,7 @@ func TestPublish_ByteForByte(t *testing.T) {
 			}
 			rec := must.Value(s.b.Sessions.Get(waittest.Context(t), session))(t)
 			state := must.Value(s.b.Log.Look(waittest.Context(t), p))(t)
-			place := event.Place{Origin: state.Origin, Session: session, Life: rec.Life, Stream: stream}
+			place := event.TagParts{Origin: state.Origin, Session: session, Life: rec.Life, Stream: stream}
 			if verdict, _ := event.Resolve(id, place, state.Generations); verdict != event.Good || rec.Life == "" || rec.Life != e.Subject.Life {
 				t.Errorf("the id %s has verdict %d", a.ID, verdict)
 			}

@@ -53,7 +53,7 @@ type Service struct {
 	endings      streams.Endings
 	memory       *quota.Pool // that requests and results may take, in bytes
 	// idPrefixes has what the IDs of a place begin with: its tag is two hashes.
-	idPrefixes *lru.Cache[event.Place, string]
+	idPrefixes *lru.Cache[event.TagParts, string]
 	// The rates of messages, and of new sessions; nil without a limit.
 	publishers, perSession, creators *web.Limiter[string]
 	looks                            *web.Limiter[string] // for the ends of a session's streams

@@ -209,7 +209,7 @@ func (u *inFlight) releaseSlot() {
 // though the partition may have begun another generation since.
 func (s *Service) eventID(rec session.Record, stream string, at eventlog.Ack) string {
 	state, _ := s.backend.Log.State(at.Partition)
-	place := event.Place{
+	place := event.TagParts{
 		Origin: state.Origin, Generation: generationOf(at, state.Generations),
 		Session: rec.Session, Life: rec.Life, Stream: stream,
 	}

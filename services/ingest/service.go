@@ -33,7 +33,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	idPrefixes, err := lru.New[event.Place, string](maxPlaces)
+	idPrefixes, err := lru.New[event.TagParts, string](maxPlaces)
 	if err != nil {
 		return nil, err
 	}

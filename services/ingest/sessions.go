@@ -162,7 +162,7 @@ func (s *Service) open(ctx context.Context, m message) (rec session.Record, err 
 			return s.create(ctx, rec, m.publisher)
 		})
 	case m.trusted:
-		rec, err = sessions.Learn(ctx, m.session)
+		rec, err = sessions.CopyOrGet(ctx, m.session)
 	case !time.Now().Before(m.grants.Expires): // while the body was still coming
 		return rec, auth.ErrExpired
 	default:

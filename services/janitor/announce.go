@@ -29,12 +29,12 @@ const (
 func (w *sweeper) announce(ctx context.Context, p *follow.Partition, early bool, removed map[ledger.Cause]int) error {
 	var over []string
 	var lives [][]ledger.Announcement
-	var epoch int
+	var restarts int
 	if err := w.readLimits(ctx); err != nil {
 		return err
 	}
 	err := p.Check(ctx, func(_ eventlog.State, l *ledger.Ledger) {
-		if epoch = l.Epoch; l.Through >= l.Required {
+		if restarts = l.Restarts; l.Through >= l.Required {
 			l.Alarm = w.limits().Alarm()
 			if over = l.TakeAlarms(); early {
 				lives = w.plannedTrims(l, over, p.Now())
@@ -59,7 +59,7 @@ func (w *sweeper) announce(ctx context.Context, p *follow.Partition, early bool,
 				return fmt.Errorf("cannot announce what is trimmed: %w", err)
 			}
 			newest[t.Stream] = ack.Sequence
-			p.With(func(l *ledger.Ledger) { l.Require(epoch, ack.Sequence) })
+			p.With(func(l *ledger.Ledger) { l.Require(restarts, ack.Sequence) })
 			w.metrics.trims.Inc()
 			if t.Cause == "" {
 				continue // it takes no events
@@ -96,7 +96,7 @@ func (w *sweeper) plannedTrims(l *ledger.Ledger, only []string, now time.Time) (
 		for _, a := range l.Accounts {
 			one(a)
 		}
-		lives = append(lives, w.keeper(l, now).Forgettable(w.log.Settings().MaxAge > 0)...)
+		lives = append(lives, w.survivors(l, now).Forgettable(w.log.Settings().MaxAge > 0)...)
 	}
 	for _, all := range lives {
 		for i := range all {

@@ -52,7 +52,7 @@ func startSharing(t *testing.T, settings eventlog.Settings, prepare ...func(*Ser
 				return all
 			}
 			janitor.leases.Elsewhere = func(int) {} // it keeps all ledgers
-			for _, k := range janitor.ledgers {
+			for _, k := range janitor.keepings {
 				k.want(true)
 			}
 			// A sweep is of the partitions that its janitor holds.
@@ -320,7 +320,7 @@ func TestAnswer_PartitionLostMeanwhile(t *testing.T) {
 	answered := make(chan ask.Answer, 1)
 	go func() { answered <- s.answer(t.Context(), ask.Question{About: ask.Sweep, Partitions: []int{0}}) }()
 	request := waittest.Receive(t, "it has looked what it holds", w.asks)
-	r.ledgers[0].want(false)
+	r.keepings[0].want(false)
 	if !r.partitions[0].Await(waittest.Context(t), func(l *ledger.Ledger) bool { return !l.Complete }) {
 		t.Fatal("the ledger stays")
 	}

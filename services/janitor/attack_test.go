@@ -84,7 +84,7 @@ func TestTrim_SequencesUsedAgain(t *testing.T) {
 	r.actsAnew(t, term)
 	waittest.NoError(t, func() error { return r.sweeper.sweepNow(waittest.Timeout).err }) // one that began, and came to its end
 	waittest.NoError(t, func() error {
-		if err := r.deleter.all(r.term(t), r.partitions[0]); !errors.Is(err, follow.ErrMoved) {
+		if err := r.deleter.all(r.term(t), r.partitions[0]); !errors.Is(err, follow.ErrChanged) {
 			return fmt.Errorf("the deletes end with %w", err)
 		}
 		return nil
@@ -126,8 +126,8 @@ func TestRegistry_OldRecord(t *testing.T) {
 	r.end(t, "s", "")
 	waittest.NoError(t, func() error {
 		r.sweepNow(t)
-		if state, err := r.b.Log.Look(t.Context(), 0); err != nil || state.Events > 0 {
-			return fmt.Errorf("%d entries are left, %w", state.Events, err)
+		if state, err := r.b.Log.Look(t.Context(), 0); err != nil || state.Entries > 0 {
+			return fmt.Errorf("%d entries are left, %w", state.Entries, err)
 		}
 		return nil
 	})
@@ -394,9 +394,9 @@ func TestRestore_PartitionOfARunningServer(t *testing.T) {
 				})
 			}
 			notes("")
-			look := func() (eventlog.State, event.Place) {
+			look := func() (eventlog.State, event.TagParts) {
 				state := must.Value(r.b.Log.Look(t.Context(), 0))(t)
-				return state, event.Place{Origin: state.Origin, Generation: state.Generation().ID, Session: "s", Stream: "a"}
+				return state, event.TagParts{Origin: state.Origin, Generation: state.Generation().ID, Session: "s", Stream: "a"}
 			}
 			_, ofKept := look()
 			older := takeBackup(t, nc, "MCP_0")
@@ -422,7 +422,7 @@ func TestRestore_PartitionOfARunningServer(t *testing.T) {
 			wantLost := func() {
 				t.Helper()
 				state := must.Value(r.b.Log.Look(t.Context(), 0))(t)
-				check := func(sequence uint64, place event.Place, want event.Verdict) {
+				check := func(sequence uint64, place event.TagParts, want event.Verdict) {
 					t.Helper()
 					id := event.ID{Stream: "a", Tag: place.Tag(), Sequence: sequence}
 					if got, common := event.Resolve(id, place, state.Generations); got != want || got == event.RolledBack && common < kept[2] {

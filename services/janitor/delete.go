@@ -95,7 +95,7 @@ func (d *deleter) round() (errs error) {
 				left, err = d.batch(term, p)
 				return err
 			})
-			if err != nil && !errors.Is(err, follow.ErrMoved) && !errors.Is(err, lease.ErrNotActing) {
+			if err != nil && !errors.Is(err, follow.ErrChanged) && !errors.Is(err, lease.ErrNotActing) {
 				failed[p.Number] = true
 				errs = errors.Join(errs, fmt.Errorf("partition %d: %w", p.Number, err))
 			}
@@ -114,20 +114,20 @@ func (d *deleter) batch(ctx context.Context, p *follow.Partition) (more bool, er
 		return false, nil
 	}
 	var created time.Time
-	var epoch int
+	var restarts int
 	err = p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) {
 		todo, left = due(l)
-		created, epoch = s.Created, l.Epoch
+		created, restarts = s.Created, l.Restarts
 	})
 	for len(todo) > 0 && err == nil {
 		begun := time.Now()
 		some := todo[:min(inFlight, len(todo))]
-		if err = inParallel(inFlight, some, func(seq uint64) error { return d.delete(ctx, p, created, epoch, seq) }); err != nil {
+		if err = inParallel(inFlight, some, func(seq uint64) error { return d.delete(ctx, p, created, restarts, seq) }); err != nil {
 			break // what it has deleted is deleted again
 		}
 		todo, left = todo[len(some):], left-len(some)
 		p.With(func(l *ledger.Ledger) {
-			if l.Epoch == epoch {
+			if l.Restarts == restarts {
 				l.Deleted(some)
 			}
 		})
@@ -139,15 +139,15 @@ func (d *deleter) batch(ctx context.Context, p *follow.Partition) (more bool, er
 	return left > 0, err
 }
 
-func (d *deleter) delete(ctx context.Context, p *follow.Partition, created time.Time, epoch int, seq uint64) error {
+func (d *deleter) delete(ctx context.Context, p *follow.Partition, created time.Time, restarts int, seq uint64) error {
 	if err := lease.StillActing(ctx); err != nil {
 		return err
 	}
 	state, _ := d.log.State(p.Number)
 	same := state.Created.Equal(created)
-	p.With(func(l *ledger.Ledger) { same = same && l.Epoch == epoch })
+	p.With(func(l *ledger.Ledger) { same = same && l.Restarts == restarts })
 	if !same {
-		return follow.ErrMoved // it was created again, restored or rolled back since the batch was begun
+		return follow.ErrChanged // it was created again, restored or rolled back since the batch was begun
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()

@@ -195,7 +195,7 @@ func TestPartition_FullOfExpired(t *testing.T) {
 	r := beginAt(t, natstest.Start(t).URL(), eventlog.Settings{Partitions: 1, MaxBytes: 64 << 10, MaxAge: time.Hour}, idle(), clock.ofLedgers, func(s *Service) { s.partitions[0].Alarmed = func() {} })
 	last := r.fill(t, "busy", 1<<10)
 	clock.ahead.Store(int64(2 * time.Hour))
-	*r.sweeper.floors[0] = floorKeeper{term: r.term(t).Done(), moved: r.partitions[0].Now()}
+	*r.sweeper.floors[0] = floorState{term: r.term(t).Done(), moved: r.partitions[0].Now()}
 	must.NoError(t, r.sweeper.keepFloor(r.term(t), r.partitions[0]))
 	if state, err := r.b.Log.Look(t.Context(), 0); err != nil || state.First != last.Sequence+1 {
 		t.Errorf("the log begins at %d, want %d, %v", state.First, last.Sequence+1, err)

@@ -112,7 +112,7 @@ func TestForget_NameIsFreeWithUnlimitedRetention(t *testing.T) {
 	if got := trim.Header.Get("Rejoin-Generation"); got != state.Generation().ID {
 		t.Errorf("a trim names the generation %q, which is %v", got, state.Generation())
 	}
-	at := event.Place{Origin: state.Origin, Generation: state.Generations[0].ID, Session: "s", Life: first, Stream: "a"}
+	at := event.TagParts{Origin: state.Origin, Generation: state.Generations[0].ID, Session: "s", Life: first, Stream: "a"}
 	cursor := event.ID{Stream: "a", Tag: at.Tag(), Sequence: last}
 	at.Life = third.Life
 	if verdict, _ := event.Resolve(cursor, at, state.Generations); verdict != event.Unknown {

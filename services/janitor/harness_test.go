@@ -152,7 +152,7 @@ func (r *running) publish(t *testing.T, session, stream string, n int) []uint64 
 // followed waits until the ledger has an event, if this janitor keeps that.
 func (r *running) followed(t *testing.T, ack eventlog.Ack) {
 	t.Helper()
-	if kept, _ := r.ledgers[ack.Partition].state(); !kept {
+	if kept, _ := r.keepings[ack.Partition].state(); !kept {
 		return
 	}
 	if !r.partitions[ack.Partition].Await(waittest.Context(t), func(l *ledger.Ledger) bool { return l.Through >= ack.Sequence }) {
@@ -335,8 +335,8 @@ func (r *running) compare(t *testing.T, p *follow.Partition) error {
 	}
 	p.With(func(l *ledger.Ledger) {
 		l.Advance(state.First, state.Last)
-		if n := l.Entries(); !l.Exact() || l.Through != state.Last || n != state.Events {
-			err = fmt.Errorf("partition %d has %d entries up to %d, and its ledger, exact %t, %d up to %d", p.Number, state.Events, state.Last, l.Exact(), n, l.Through)
+		if n := l.Entries(); !l.Exact() || l.Through != state.Last || n != state.Entries {
+			err = fmt.Errorf("partition %d has %d entries up to %d, and its ledger, exact %t, %d up to %d", p.Number, state.Entries, state.Last, l.Exact(), n, l.Through)
 		}
 	})
 	return err

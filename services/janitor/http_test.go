@@ -191,7 +191,7 @@ func activity(t *testing.T, r *running, name string) int64 {
 func (r *running) idOf(t *testing.T, name, stream string, seq uint64) string {
 	t.Helper()
 	state := must.Value(r.b.Log.Look(t.Context(), r.b.Log.Partition(name)))(t)
-	at := event.Place{Origin: state.Origin, Generation: state.Generation().ID, Session: name, Life: r.life(name), Stream: stream}
+	at := event.TagParts{Origin: state.Origin, Generation: state.Generation().ID, Session: name, Life: r.life(name), Stream: stream}
 	return event.ID{Stream: stream, Tag: at.Tag(), Sequence: seq}.String()
 }
 

@@ -65,7 +65,7 @@ type Service struct {
 	backend     *backend.Backend
 	logger      *slog.Logger
 	partitions  []*follow.Partition
-	ledgers     []*keeping    // by partition
+	keepings    []*keeping    // by partition
 	others      chan struct{} // other ledgers are kept than before
 	spare       chan struct{} // memory is spare: a ledger is complete, or is kept no more
 	freeMemory  func()        // [daemon.Env.FreeMemory]

@@ -65,11 +65,11 @@ func TestLease_NextFinishesTrim(t *testing.T) {
 		"in the first batch": func(t *testing.T, r *running) {
 			announce(t, r)
 			var todo []uint64
-			epoch := 0
-			r.partitions[0].With(func(l *ledger.Ledger) { todo, _ = l.Due(time.Now(), 0, 10); epoch = l.Epoch })
+			restarts := 0
+			r.partitions[0].With(func(l *ledger.Ledger) { todo, _ = l.Due(time.Now(), 0, 10); restarts = l.Restarts })
 			state, _ := r.b.Log.State(0)
 			for _, seq := range todo {
-				must.NoError(t, r.deleter.delete(r.term(t), r.partitions[0], state.Created, epoch, seq))
+				must.NoError(t, r.deleter.delete(r.term(t), r.partitions[0], state.Created, restarts, seq))
 			}
 		},
 		"after the first batch": func(t *testing.T, r *running) { remove(t, r, 1) },
@@ -158,7 +158,7 @@ func TestLease_AfterSleep(t *testing.T) {
 func believing(t *testing.T) func(*Service) {
 	return func(s *Service) {
 		s.leases.Elsewhere = func(int) {}
-		for _, k := range s.ledgers {
+		for _, k := range s.keepings {
 			k.want(true)
 		}
 		do := func(_ int, f func(context.Context) error) (did bool, err error) { return true, f(t.Context()) }
@@ -252,25 +252,25 @@ func TestLease_PausedWhilePartitionRecreated(t *testing.T) {
 	r.publish(t, "s", "a", 5)
 	term, p := r.leases.Term(0), r.partitions[0]
 	r.announce(t, 0)
-	epoch := func() (epoch int) { p.With(func(l *ledger.Ledger) { epoch = l.Epoch }); return epoch }
-	before := epoch()
+	restarts := func() (restarts int) { p.With(func(l *ledger.Ledger) { restarts = l.Restarts }); return restarts }
+	before := restarts()
 	old := r.recreate(t)
 	var all []uint64
 	for range 2 { // as many as the session may have, so that the new partition has nothing to trim
 		ack := must.Value(r.b.Log.Publish(t.Context(), eventlog.Event{Session: "s", Stream: "a", Data: []byte(`{"jsonrpc":"2.0","method":"n"}`)}))(t)
 		all = append(all, ack.Sequence)
 	}
-	waittest.Until(t, "the ledger starts again", func() bool { return epoch() != before })
+	waittest.Until(t, "the ledger starts again", func() bool { return restarts() != before })
 	now, _ := r.b.Log.State(0)
 	for what, err := range map[string]error{
-		"seen by the log":    r.deleter.delete(term.Ctx, p, old.Created, epoch(), all[0]),
+		"seen by the log":    r.deleter.delete(term.Ctx, p, old.Created, restarts(), all[0]),
 		"seen by the ledger": r.deleter.delete(term.Ctx, p, now.Created, before, all[0]),
 	} {
-		if !errors.Is(err, follow.ErrMoved) {
+		if !errors.Is(err, follow.ErrChanged) {
 			t.Errorf("%s: it deletes: %v", what, err)
 		}
 	}
-	if err := r.deleter.all(term.Ctx, p); err != nil && !errors.Is(err, follow.ErrMoved) {
+	if err := r.deleter.all(term.Ctx, p); err != nil && !errors.Is(err, follow.ErrChanged) {
 		t.Error(err)
 	}
 	must.NoError(t, wantSequences(r.stored(t, "s", "a"), all))

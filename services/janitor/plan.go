@@ -26,7 +26,7 @@ func (w *sweeper) ofLife(l *ledger.Ledger, a *ledger.Account, lim ledger.Limits,
 		lim = w.cfg.limits(lim, rec.Retention)
 	}
 	state := l.LifeState(a)
-	if now = l.Clock(now); a.Events == 0 || !lim.Concern(a) && !state.Expired(now, lim.ClosedGrace) {
+	if now = l.Clock(now); a.Events == 0 || !lim.Concern(a) && !state.PastGrace(now, lim.ClosedGrace) {
 		return nil
 	}
 	return ledger.Policy(l.View(a, state), lim, now)

@@ -30,8 +30,8 @@ const (
 	limitsKept = time.Minute
 )
 
-// floorKeeper is what the sweeper remembers of a partition's floor in its term.
-type floorKeeper struct {
+// floorState is what the sweeper remembers of a partition's floor in its term.
+type floorState struct {
 	term  <-chan struct{} // ends with it
 	moved time.Time       // when it moved last for the entries' age
 	other time.Time       // since when the partition has other limits than the settings say; zero: it has not
@@ -45,16 +45,16 @@ func (w *sweeper) keepFloor(ctx context.Context, p *follow.Partition) error {
 	}
 	r, at := w.rules(p), w.floors[p.Number]
 	if at.term != ctx.Done() { // meanwhile another janitor may have acted: the ledger has to know what that has copied
-		if err := p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) { l.Require(l.Epoch, s.Last) }); err != nil {
+		if err := p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) { l.Require(l.Restarts, s.Last) }); err != nil {
 			return err
 		}
-		*at = floorKeeper{term: ctx.Done()}
+		*at = floorState{term: ctx.Done()}
 	}
 	return errors.Join(w.copyControls(ctx, p, r), w.moveFloor(ctx, p, r, at), w.resetLimits(ctx, p, r, at))
 }
 
 // moveFloor moves the floor as far as it may.
-func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition, r ledger.Rules, at *floorKeeper) error {
+func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition, r ledger.Rules, at *floorState) error {
 	var before uint64
 	var why string
 	now := p.Now()
@@ -66,7 +66,7 @@ func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition, r ledger.R
 			return
 		}
 		l.DropSettled(r.Settled(), now)
-		if before = w.keeper(l, now).Barrier(before); before <= s.First {
+		if before = w.survivors(l, now).Barrier(before); before <= s.First {
 			before = 0
 		}
 	})
@@ -79,8 +79,8 @@ func (w *sweeper) moveFloor(ctx context.Context, p *follow.Partition, r ledger.R
 	return err
 }
 
-func (w *sweeper) keeper(l *ledger.Ledger, now time.Time) ledger.Keeper {
-	return ledger.Keeper{Ledger: l, Now: l.Clock(now), TTL: w.cfg.nameKept, Registry: w.sessions.Session}
+func (w *sweeper) survivors(l *ledger.Ledger, now time.Time) ledger.Survivors {
+	return ledger.Survivors{Ledger: l, Now: l.Clock(now), TTL: w.cfg.nameKept, Registry: w.sessions.Session}
 }
 
 func (w *sweeper) purge(ctx context.Context, p *follow.Partition, before uint64, why string) error {
@@ -105,7 +105,7 @@ func (w *sweeper) copyControls(ctx context.Context, p *follow.Partition, r ledge
 		err := p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) {
 			now := p.Now()
 			if l.Through >= l.Required {
-				todo = w.keeper(l, now).Overdue(l.Lead(r, s.Bytes, now), maxCopies)
+				todo = w.survivors(l, now).Overdue(l.Lead(r, s.Bytes, now), maxCopies)
 			}
 		})
 		if err != nil || len(todo) == 0 {
@@ -123,8 +123,8 @@ func (w *sweeper) copyControls(ctx context.Context, p *follow.Partition, r ledge
 // known: it may be copied then. It returns for how many it has done something.
 func (w *sweeper) copyAll(ctx context.Context, p *follow.Partition, todo []ledger.Copying) (done int, err error) {
 	var mu sync.Mutex
-	var epoch int
-	p.With(func(l *ledger.Ledger) { epoch = l.Epoch })
+	var restarts int
+	p.With(func(l *ledger.Ledger) { restarts = l.Restarts })
 	stored := map[uint64]ledger.Copying{} // by where the copies lie
 	err = inParallel(copiesAtOnce, todo, func(c ledger.Copying) error {
 		if c.Opening != nil && !c.Opening.Known {
@@ -145,7 +145,7 @@ func (w *sweeper) copyAll(ctx context.Context, p *follow.Partition, todo []ledge
 		}
 		return err
 	})
-	p.With(func(l *ledger.Ledger) { l.Require(epoch, slices.Max(append(slices.Collect(maps.Keys(stored)), 0))) })
+	p.With(func(l *ledger.Ledger) { l.Require(restarts, slices.Max(append(slices.Collect(maps.Keys(stored)), 0))) })
 	p.AwaitRequired(ctx)
 	p.With(func(l *ledger.Ledger) {
 		for seq, c := range stored {
@@ -210,7 +210,7 @@ func (w *sweeper) makeRoom(ctx context.Context, p *follow.Partition) error {
 // resetLimits gives a partition whose limits are not those of the settings these: it got room, or a change of
 // the limits was cut off. Room is taken back when there is room below it. Limits of somebody else, by which NATS
 // removes entries, are replaced at once.
-func (w *sweeper) resetLimits(ctx context.Context, p *follow.Partition, r ledger.Rules, at *floorKeeper) error {
+func (w *sweeper) resetLimits(ctx context.Context, p *follow.Partition, r ledger.Rules, at *floorState) error {
 	state, _ := p.Log.State(p.Number)
 	want := w.log.Settings().Limits()
 	switch {

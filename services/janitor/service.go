@@ -53,7 +53,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		return nil, err
 	}
 	s.leases.Elsewhere = func(p int) {
-		s.ledgers[p].want(false)
+		s.keepings[p].want(false)
 		follow.Ring(s.others)
 	}
 	settled := ledger.Rules{SyncInterval: cfg.SyncInterval}.Settled()
@@ -64,8 +64,8 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 		part := follow.New(p, b.Log, slots, env.Log)
 		part.Now = b.Now
 		part.Cleared, part.Alarmed, part.Spare = s.sweeper.cleared, s.sweeper.alarmed, func() { follow.Ring(s.spare) }
-		s.partitions, s.ledgers = append(s.partitions, part), append(s.ledgers, newKeeping(part))
-		s.sweeper.floors = append(s.sweeper.floors, &floorKeeper{})
+		s.partitions, s.keepings = append(s.partitions, part), append(s.keepings, newKeeping(part))
+		s.sweeper.floors = append(s.sweeper.floors, &floorState{})
 	}
 	m := newMetrics(env.Metrics, s.partitions, s.actingFor)
 	s.sweeper.partitions, s.sweeper.metrics = s.partitions, m
@@ -163,7 +163,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	start(func(ctx context.Context) error { return s.leases.Run(ctx, s.act) })
 	runs := []func(context.Context){s.keepRecords, s.keepBuckets, s.roster.Run, s.generations.Run, s.sweeper.run, s.deleter.run, s.registrar.run}
-	for _, k := range s.ledgers {
+	for _, k := range s.keepings {
 		runs = append(runs, k.run)
 	}
 	for _, run := range runs {
@@ -198,8 +198,8 @@ const gather = 50 * time.Millisecond
 func (s *Service) keepRecords(ctx context.Context) {
 	copied := make(chan struct{}, 1)
 	for natsconn.Pause(ctx, gather) {
-		kept := make([]bool, len(s.ledgers))
-		for p, k := range s.ledgers {
+		kept := make([]bool, len(s.keepings))
+		for p, k := range s.keepings {
 			kept[p], _ = k.state()
 		}
 		s.backend.Sessions.Keep(kept, func() { follow.Ring(copied) })
@@ -228,7 +228,7 @@ func (s *Service) keepBuckets(ctx context.Context) {
 // act does what is done all the time while this janitor acts for a partition, until the term is
 // over.
 func (s *Service) act(ctx context.Context, p int) error {
-	s.ledgers[p].want(true)
+	s.keepings[p].want(true)
 	follow.Ring(s.others)
 	s.generations.Wake()
 	ctx, stop := context.WithCancel(ctx)

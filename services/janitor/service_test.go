@@ -94,10 +94,10 @@ func TestReady_PartitionGotMeanwhile(t *testing.T) {
 			}
 			return holders()
 		}
-		s.ledgers[0].mu.Lock() // the ledger is not begun before the look is over
+		s.keepings[0].mu.Lock() // the ledger is not begun before the look is over
 		go func() {
 			ready <- s.complete()
-			s.ledgers[0].mu.Unlock()
+			s.keepings[0].mu.Unlock()
 		}()
 		<-asked
 		s.holders = holders
@@ -153,7 +153,7 @@ func TestLedger_StrayEntry(t *testing.T) {
 		must.Value(r.b.Conn.RequestMsg(nats.NewMsg(subject), waittest.Timeout))(t)
 	}
 	for p := range 2 {
-		r.shows(t, p, func(s eventlog.State) bool { return s.Events == 0 })
+		r.shows(t, p, func(s eventlog.State) bool { return s.Entries == 0 })
 	}
 	if n := r.metric(t, "deleted_entries_total") + r.metric(t, "trims_total"); n != 0 {
 		t.Errorf("%v are counted", n)

@@ -61,8 +61,8 @@ func TestLimits_ChangeAtNextSweep(t *testing.T) {
 	quiet, full := r.publish(t, "s", "quiet", 3), r.publish(t, "s", "full", 9)
 	r.sweepNow(t)
 	r.wantTrimmed(t, "s", "full", full[4], eventlog.Trimmed)
-	epoch := 0
-	r.partitions[0].With(func(l *ledger.Ledger) { epoch = l.Epoch })
+	restarts := 0
+	r.partitions[0].With(func(l *ledger.Ledger) { restarts = l.Restarts })
 	for _, step := range []struct {
 		change func(*eventlog.Settings)
 		quiet  int // how many are gone
@@ -89,7 +89,7 @@ func TestLimits_ChangeAtNextSweep(t *testing.T) {
 		}
 	}
 	r.partitions[0].With(func(l *ledger.Ledger) {
-		if l.Epoch != epoch {
+		if l.Restarts != restarts {
 			t.Error("the ledger started again")
 		}
 	})

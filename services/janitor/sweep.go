@@ -28,7 +28,7 @@ type sweeper struct {
 	nc         *nats.Conn
 	log        *eventlog.Log
 	partitions []*follow.Partition
-	floors     []*floorKeeper // of each partition
+	floors     []*floorState // of each partition
 	deleter    *deleter
 	do         func(p int, f func(term context.Context) error) (did bool, err error) // see [lease.Leases.Do]
 	sessions   *session.Registry
@@ -133,7 +133,7 @@ func (w *sweeper) each(do func(term context.Context, p *follow.Partition) error)
 		if !acts {
 			p.With(func(l *ledger.Ledger) { clear(l.Over) }) // the first sweep of a term looks at all lives
 		}
-		if err != nil && !errors.Is(err, follow.ErrMoved) {
+		if err != nil && !errors.Is(err, follow.ErrChanged) {
 			errs = errors.Join(errs, fmt.Errorf("partition %d: %w", p.Number, err))
 		}
 	}

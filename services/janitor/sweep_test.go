@@ -23,14 +23,14 @@ func TestSweep_PartitionRecreated(t *testing.T) {
 	r.publish(t, "s", "a", 5)
 	p := r.partitions[0]
 	p.With(func(l *ledger.Ledger) { l.Created = l.Created.Add(-time.Second) })
-	if err := r.sweeper.announce(t.Context(), p, false, map[ledger.Cause]int{}); !errors.Is(err, follow.ErrMoved) {
+	if err := r.sweeper.announce(t.Context(), p, false, map[ledger.Cause]int{}); !errors.Is(err, follow.ErrChanged) {
 		t.Errorf("it announces: %v", err)
 	}
 	p.With(func(l *ledger.Ledger) { l.Newest.At = l.Newest.At.Add(time.Hour) })
-	if err := r.sweeper.keepFloor(t.Context(), p); !errors.Is(err, follow.ErrMoved) {
+	if err := r.sweeper.keepFloor(t.Context(), p); !errors.Is(err, follow.ErrChanged) {
 		t.Errorf("it moves the floor: %v", err)
 	}
-	if now, err := r.b.Log.Look(t.Context(), 0); err != nil || now.Events != 5 || now.Last != 5 {
+	if now, err := r.b.Log.Look(t.Context(), 0); err != nil || now.Entries != 5 || now.Last != 5 {
 		t.Errorf("%+v, %v", now, err)
 	}
 }

@@ -56,7 +56,7 @@ type made struct {
 // A cursor that is called good names events that the partition still has, whatever was rolled
 // back: its end, or all of it with its list of generations, to any earlier moment.
 func TestResolve_Rollbacks(t *testing.T) {
-	place := event.Place{Origin: "birth", Session: "s", Life: "l", Stream: "t"}
+	place := event.TagParts{Origin: "birth", Session: "s", Life: "l", Stream: "t"}
 	rapid.Check(t, func(t *rapid.T) {
 		restarts := rapid.IntRange(1, 10_000).Draw(t, "restarts")
 		often := rapid.IntRange(1, 50).Draw(t, "one roll-back in")
@@ -139,7 +139,7 @@ func TestNextGenerations_ListIsFull(t *testing.T) {
 		generations, before = next, slices.Clone(next)
 	}
 	// Of a generation that was merged nothing is said to be good.
-	place := event.Place{Origin: "birth", Generation: "a", Session: "s", Stream: "t"}
+	place := event.TagParts{Origin: "birth", Generation: "a", Session: "s", Stream: "t"}
 	for sequence, want := range map[uint64]event.Verdict{9: event.MaybeRolledBack, 10: event.MaybeRolledBack, 1000: event.MaybeRolledBack} {
 		if got, common := event.Resolve(event.ID{Stream: "t", Tag: place.Tag(), Sequence: sequence}, place, generations); got != want || common != 9 {
 			t.Errorf("%d: %d, in common up to %d", sequence, got, common)

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Generation is an epoch of a partition. A new one begins when the partition is created, and when
+// Generation is a range of a partition's sequences. A new one begins when the partition is created, and when
 // its server, or in a cluster most of the servers that hold it, was restarted: what was stored last
 // may be gone.
 type Generation struct {
@@ -20,8 +20,8 @@ type Generation struct {
 	Start uint64
 }
 
-// Place is what an event ID's tag binds a sequence to.
-type Place struct {
+// TagParts is what an event ID's tag binds a sequence to.
+type TagParts struct {
 	// Origin is the ID of the partition's first generation.
 	Origin string
 	// Generation is the ID of the generation that the event ID was made in.
@@ -45,7 +45,7 @@ const (
 )
 
 // Tag returns the seven base-36 characters that an event ID of the place carries.
-func (p Place) Tag() string {
+func (p TagParts) Tag() string {
 	kind := "stream"
 	if p.Stream == "" {
 		kind = "flow"
@@ -188,7 +188,7 @@ const (
 // carry no life, are as good as those made after. For RolledBack and MaybeRolledBack it also
 // returns the newest sequence that the ID's holder and the partition have in common as far
 // as the list tells, or 0 when there is none.
-func Resolve(id ID, place Place, generations []Generation) (Verdict, uint64) {
+func Resolve(id ID, place TagParts, generations []Generation) (Verdict, uint64) {
 	if id.Stream != place.Stream {
 		return Unknown, 0
 	}

@@ -45,33 +45,33 @@ func TestEventIDText(t *testing.T) {
 
 func TestResolve(t *testing.T) {
 	gens := []event.Generation{{ID: "g1", Start: 1}, {ID: "g2", Start: 100}, {ID: "g3", Start: 90}}
-	place := event.Place{Origin: "g1", Session: "s", Life: "i1", Stream: "tools"}
-	made := func(change func(*event.Place), sequence uint64) event.ID {
+	place := event.TagParts{Origin: "g1", Session: "s", Life: "i1", Stream: "tools"}
+	made := func(change func(*event.TagParts), sequence uint64) event.ID {
 		p := place
 		p.Generation = "g3"
 		change(&p)
 		return event.ID{Stream: p.Stream, Tag: p.Tag(), Sequence: sequence}
 	}
-	generation := func(g string) func(*event.Place) { return func(p *event.Place) { p.Generation = g } }
+	generation := func(g string) func(*event.TagParts) { return func(p *event.TagParts) { p.Generation = g } }
 	for _, tt := range []struct {
 		name   string
 		id     event.ID
 		want   event.Verdict
 		common uint64
 	}{
-		{"current", made(func(*event.Place) {}, 500), event.Good, 0},
-		{"beyond_everything", made(func(*event.Place) {}, math.MaxUint64), event.Good, 0},
-		{"before_the_session_was_opened", made(func(p *event.Place) { p.Life = "" }, 500), event.Good, 0},
+		{"current", made(func(*event.TagParts) {}, 500), event.Good, 0},
+		{"beyond_everything", made(func(*event.TagParts) {}, math.MaxUint64), event.Good, 0},
+		{"before_the_session_was_opened", made(func(p *event.TagParts) { p.Life = "" }, 500), event.Good, 0},
 		{"older_generation_before_every_later_start", made(generation("g1"), 89), event.Good, 0},
 		{"older_generation_at_a_later_start", made(generation("g1"), 90), event.RolledBack, 89},
 		{"middle_generation_at_the_next_start", made(generation("g2"), 101), event.RolledBack, 89},
 		{"lost_generation_before_any_restart", made(generation("lost"), 89), event.MaybeRolledBack, 89},
 		{"lost_generation_after_a_restart", made(generation("lost"), 95), event.RolledBack, 89},
-		{"another_session", made(func(p *event.Place) { p.Session = "t" }, 10), event.Unknown, 0},
-		{"another_life", made(func(p *event.Place) { p.Life = "i0" }, 10), event.Unknown, 0},
-		{"another_stream", made(func(p *event.Place) { p.Stream = "other" }, 10), event.Unknown, 0},
-		{"the_flow_of_the_session", made(func(p *event.Place) { p.Stream = "" }, 10), event.Unknown, 0},
-		{"another_log", made(func(p *event.Place) { p.Origin, p.Generation = "x1", "x1" }, 10), event.Unknown, 0},
+		{"another_session", made(func(p *event.TagParts) { p.Session = "t" }, 10), event.Unknown, 0},
+		{"another_life", made(func(p *event.TagParts) { p.Life = "i0" }, 10), event.Unknown, 0},
+		{"another_stream", made(func(p *event.TagParts) { p.Stream = "other" }, 10), event.Unknown, 0},
+		{"the_flow_of_the_session", made(func(p *event.TagParts) { p.Stream = "" }, 10), event.Unknown, 0},
+		{"another_log", made(func(p *event.TagParts) { p.Origin, p.Generation = "x1", "x1" }, 10), event.Unknown, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, common := event.Resolve(tt.id, place, gens)
@@ -107,7 +107,7 @@ func TestFork(t *testing.T) {
 
 // A stream that is named like the flow of a session must not be taken for it.
 func TestTag_SessionAndStreamNamedStar(t *testing.T) {
-	flow := event.Place{Origin: "g", Generation: "g", Session: "s"}
+	flow := event.TagParts{Origin: "g", Generation: "g", Session: "s"}
 	star := flow
 	star.Stream = "*"
 	if flow.Tag() == star.Tag() {
@@ -123,8 +123,8 @@ func TestTag_ShiftedFields(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching(`[a-z]{2,20}`).Draw(t, "name")
 		cut := rapid.IntRange(1, len(name)-1).Draw(t, "cut")
-		a := event.Place{Origin: "g", Generation: "g", Session: name[:cut], Stream: name[cut:]}
-		b := event.Place{Origin: "g", Generation: "g", Session: name, Stream: "x"}
+		a := event.TagParts{Origin: "g", Generation: "g", Session: name[:cut], Stream: name[cut:]}
+		b := event.TagParts{Origin: "g", Generation: "g", Session: name, Stream: "x"}
 		if a.Tag() == b.Tag() {
 			t.Fatalf("%+v and %+v have the same tag", a, b)
 		}

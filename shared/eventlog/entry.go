@@ -39,8 +39,8 @@ type Entry struct {
 	// Begins is the ID of the generation that begins with this entry, which is of no session; empty
 	// in all others.
 	Begins string
-	// Floor is up to where an entry of no session announces that the floor moves; 0 in all others.
-	Floor uint64
+	// PurgedTo is up to where an entry of no session announces that the floor moves; 0 in all others.
+	PurgedTo uint64
 	// Sequence is the entry's sequence in its partition.
 	Sequence uint64
 	// Time is when the server stored the entry.
@@ -113,7 +113,7 @@ func (e *Entry) fill(h nats.Header, p, partitions int) {
 	if !e.Valid {
 		e.Begins, _ = event.ParseGenerationSubject(p, e.RawSubject)
 		if e.RawSubject == event.FloorSubject(p) {
-			e.Floor, _ = strconv.ParseUint(h.Get(headerUpTo), 10, 64) // what cannot be read announces nothing
+			e.PurgedTo, _ = strconv.ParseUint(h.Get(headerUpTo), 10, 64) // what cannot be read announces nothing
 		}
 	}
 	e.Type = event.DefaultType

@@ -113,7 +113,7 @@ func TestBeginGeneration_ListIsFull(t *testing.T) {
 	for generation, want := range map[string][2]event.Verdict{
 		origin: {event.Good, event.RolledBack}, "g1": {event.MaybeRolledBack, event.MaybeRolledBack}, "g2": {event.Good, event.RolledBack},
 	} {
-		place := event.Place{Origin: origin, Generation: generation, Session: "s", Stream: "t"}
+		place := event.TagParts{Origin: origin, Generation: generation, Session: "s", Stream: "t"}
 		for i, sequence := range []uint64{1, 2} {
 			if got, _ := event.Resolve(event.ID{Stream: "t", Tag: place.Tag(), Sequence: sequence}, place, state.Generations); got != want[i] {
 				t.Errorf("an ID of generation %s, sequence %d: verdict %d", generation, sequence, got)

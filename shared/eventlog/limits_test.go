@@ -59,7 +59,7 @@ func TestSetLimits_ReachEveryService(t *testing.T) {
 	if again := open(t, srv).Settings(); again != to {
 		t.Errorf("opened again: %+v", again)
 	}
-	if state, err := l.Look(waittest.Context(t), l.Partition("s")); err != nil || state.Events != 4 {
+	if state, err := l.Look(waittest.Context(t), l.Partition("s")); err != nil || state.Entries != 4 {
 		t.Errorf("a smaller limit has removed events: %+v, %v", state, err)
 	}
 	meta := metadata(t, l, "MCP_0")

@@ -338,7 +338,7 @@ func TestBirth_PublisherGivesUp(t *testing.T) {
 	_, l := single(t)
 	ctx, giveUp := context.WithCancel(t.Context())
 	var asking atomic.Bool
-	l.AskIndex(func(context.Context, string) (string, error) {
+	l.AskRegistry(func(context.Context, string) (string, error) {
 		asking.Store(true)
 		giveUp()
 		for range 1000 {

@@ -102,13 +102,13 @@ func (l *Log) Settings() Settings { return *l.settings.Load() }
 // Partition returns the partition of a session.
 func (l *Log) Partition(session string) int { return l.settings.Load().Partition(session) }
 
-// OpenLife returns the life of an open session by the index of sessions, "" for none. Its errors are
+// OpenLife returns the life of an open session by the registry, "" for none. Its errors are
 // taken for temporary.
 type OpenLife func(ctx context.Context, session string) (life string, err error)
 
-// AskIndex has the log ask an index for the life of a session whose opening it does not hold, before a
+// AskRegistry has the log ask the registry for the life of a session whose opening it does not hold, before a
 // stream of the session begins. The first call counts.
-func (l *Log) AskIndex(ask OpenLife) { l.openLife.CompareAndSwap(nil, &ask) }
+func (l *Log) AskRegistry(ask OpenLife) { l.openLife.CompareAndSwap(nil, &ask) }
 
 // Conn returns the connection that the log was opened on.
 func (l *Log) Conn() *nats.Conn { return l.nc }

@@ -219,8 +219,8 @@ func TestPurge_AnnouncedInACluster(t *testing.T) {
 		}
 		must.NoError(t, test.log.Purge(waittest.Context(t), 0, 2))
 		state := look(t, test.log)
-		if newest, err := test.log.At(waittest.Context(t), 0, state.Last); err != nil || state.First != 2 || newest.Floor != test.want {
-			t.Errorf("%s: the floor is at %d, announced to %d, want %d, %v", test.name, state.First, newest.Floor, test.want, err)
+		if newest, err := test.log.At(waittest.Context(t), 0, state.Last); err != nil || state.First != 2 || newest.PurgedTo != test.want {
+			t.Errorf("%s: the floor is at %d, announced to %d, want %d, %v", test.name, state.First, newest.PurgedTo, test.want, err)
 		}
 	}
 }

@@ -272,13 +272,13 @@ func (l *Log) seen(ctx context.Context, replicas int) cluster.Servers {
 func newPartitionMetadata(cfg jetstream.StreamConfig, server string, known cluster.Servers, gone State) map[string]string {
 	meta := metadata.Own(cfg.Metadata)
 	if gone.Origin != "" && gone.seenOn != server && known == nil {
-		meta[metadata.KeyBirth] = gone.Origin
+		meta[metadata.KeyOrigin] = gone.Origin
 		meta[metadata.KeyGenerations] = metadata.FormatGenerations(gone.Generations)
 		meta[metadata.KeyChecked] = metadata.Checked{Damaged: gone.Damaged}.Format()
 		return meta
 	}
 	birth := metadata.NewGenerationID()
-	meta[metadata.KeyBirth] = birth
+	meta[metadata.KeyOrigin] = birth
 	meta[metadata.KeyGenerations] = metadata.FormatGenerations([]event.Generation{{ID: birth, Start: 1}})
 	meta[metadata.KeyServer] = server
 	meta[metadata.KeyChecked] = metadata.Checked{Generation: birth}.Format()

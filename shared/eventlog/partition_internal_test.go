@@ -62,7 +62,7 @@ func TestNewPartitionMetadata_UnknownCluster(t *testing.T) {
 	over, end := context.WithCancel(t.Context())
 	end()
 	meta := newPartitionMetadata(l.Settings().streamConfig(0), "another server", l.seen(over, 3), gone)
-	if meta[metadata.KeyBirth] == gone.Origin || meta[metadata.KeyServer] == "" {
+	if meta[metadata.KeyOrigin] == gone.Origin || meta[metadata.KeyServer] == "" {
 		t.Errorf("the partition %s gets the metadata %v", gone.Origin, meta)
 	}
 }

@@ -239,11 +239,11 @@ func TestDelete_Repeated(t *testing.T) {
 			t.Errorf("%d: %v", sequence, err)
 		}
 	}
-	if state := look(t, l); state.Events != 1 || state.First != 3 || state.Last != 3 {
+	if state := look(t, l); state.Entries != 1 || state.First != 3 || state.Last != 3 {
 		t.Errorf("left: %+v", state)
 	}
 	must.NoError(t, l.Delete(waittest.Context(t), 0, 3))
-	if state := look(t, l); state.Events != 0 || state.First != 4 || state.Last != 3 {
+	if state := look(t, l); state.Entries != 0 || state.First != 4 || state.Last != 3 {
 		t.Errorf("empty: %+v", state)
 	}
 	if err := l.Delete(gone(t), 0, 3); !errors.Is(err, eventlog.ErrUnavailable) {

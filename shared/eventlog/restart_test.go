@@ -241,7 +241,7 @@ func TestPublish_ServerLosesItsTailMeanwhile(t *testing.T) {
 				if before == "event" {
 					l.TraceTo(tracing.New(provider{tracer: meanwhile{do: lose}}))
 				} else {
-					l.AskIndex(func(context.Context, string) (string, error) { lose(); return "l", nil })
+					l.AskRegistry(func(context.Context, string) (string, error) { lose(); return "l", nil })
 				}
 				must.Value(publish(waittest.Context(t), l, of("s", "t", 0)))(t)
 				wantSubjects(t, l, event.GenerationSubject(0, look(t, l).Generation().ID), "mcp.0.s.l.=birth.t", "mcp.0.s.l.t")
@@ -278,7 +278,7 @@ func TestCreator_PartitionWithTornMetadata(t *testing.T) {
 		after := nextGenerations(t, l, before, 1)
 		earlier, more := after.Generations[:len(before.Generations)], after.Generations[len(before.Generations):]
 		other := slices.ContainsFunc(more, func(g event.Generation) bool { return g.Start != 11 })
-		if after.Origin != before.Origin || after.Last != 10 || after.Events != 10 || !slices.Equal(earlier, before.Generations) || other {
+		if after.Origin != before.Origin || after.Last != 10 || after.Entries != 10 || !slices.Equal(earlier, before.Generations) || other {
 			t.Fatalf("restart %d: the partition is %+v, was %+v", restart, after, before)
 		}
 		before = after
@@ -317,7 +317,7 @@ func TestCreator_PartitionTornTwice(t *testing.T) {
 		srv.TearMetadata("MCP_0")
 		start(t, srv, l)
 		after := nextGenerations(t, l, before, 0)
-		if after.Origin != before.Origin || after.Events != before.Events {
+		if after.Origin != before.Origin || after.Entries != before.Entries {
 			t.Fatalf("the partition is %+v, was %+v", after, before)
 		}
 	}

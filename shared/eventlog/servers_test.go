@@ -137,7 +137,7 @@ func TestCluster_GenerationThatIsWrittenOver(t *testing.T) {
 	publishAll(t, l, "t", 0, 3)
 	update(t, l, read.Config)
 	publish(t, l, "s", "t", 4)
-	place := event.Place{Origin: before.Origin, Generation: before.Generation().ID, Session: "s", Life: "i", Stream: "t"}
+	place := event.TagParts{Origin: before.Origin, Generation: before.Generation().ID, Session: "s", Life: "i", Stream: "t"}
 	resolves := func(who string, l *eventlog.Log) {
 		t.Helper()
 		gens := look(t, l).Generations
@@ -285,7 +285,7 @@ func TestClusterRestore_IDsAreNotReused(t *testing.T) {
 		t.Fatalf("the next sequence is %d, and %d are lost", got, lost.Last)
 	}
 	now := look(t, l)
-	place := event.Place{Origin: lost.Origin, Generation: lost.Generation().ID, Session: "s", Life: "i", Stream: "t"}
+	place := event.TagParts{Origin: lost.Origin, Generation: lost.Generation().ID, Session: "s", Life: "i", Stream: "t"}
 	for sequence, want := range map[uint64]event.Verdict{10: event.MaybeRolledBack, 11: event.RolledBack, 15: event.RolledBack} {
 		if got, _ := event.Resolve(event.ID{Stream: "t", Tag: place.Tag(), Sequence: sequence}, place, now.Generations); got != want {
 			t.Errorf("sequence %d: verdict %d; generations %v, before %v", sequence, got, now.Generations, lost.Generations)

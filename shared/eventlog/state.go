@@ -33,8 +33,8 @@ type State struct {
 	// First and Last are the oldest retained sequence and the newest ever given;
 	// First is Last+1 when nothing is retained.
 	First, Last uint64
-	// Events and Bytes are what is retained.
-	Events, Bytes uint64
+	// Entries and Bytes are what is retained.
+	Entries, Bytes uint64
 	// Current is how many of the servers that hold the partition have all of it. Under load the slowest
 	// lacks the newest entry most of the time.
 	Current int
@@ -298,14 +298,14 @@ func stateOf(info *jetstream.StreamInfo, server string) (State, error) {
 		Quorum:      cluster.HasQuorum(info),
 		Created:     info.Created,
 		Time:        info.TimeStamp,
-		Origin:      info.Config.Metadata[metadata.KeyBirth],
+		Origin:      info.Config.Metadata[metadata.KeyOrigin],
 		Generations: gens,
 		checked:     noted,
 		made:        info.Config.Metadata[metadata.KeyMade],
 		Damaged:     noted.Damaged,
 		First:       max(info.State.FirstSeq, 1),
 		Last:        info.State.LastSeq,
-		Events:      info.State.Msgs,
+		Entries:     info.State.Msgs,
 		Bytes:       info.State.Bytes,
 		Limits:      limitsOf(info.Config),
 		Leader:      cluster.Leader(info),
@@ -314,7 +314,7 @@ func stateOf(info *jetstream.StreamInfo, server string) (State, error) {
 		holders:     cluster.Holders(info),
 		seenOn:      server,
 	}
-	if state.Events == 0 {
+	if state.Entries == 0 {
 		state.First = state.Last + 1
 	}
 	return state, nil
@@ -404,7 +404,7 @@ func (s *Standing) Since(at, end uint64, now time.Time) time.Duration {
 }
 
 // Absent returns how many sequences from First to Last have no entry.
-func (s State) Absent() uint64 { return s.Last + 1 - s.First - s.Events }
+func (s State) Absent() uint64 { return s.Last + 1 - s.First - s.Entries }
 
 // Absent asks the partition's leader for its state and for the sequences from First to Last of
 // which its files have no entry, in order. The answer is one message with about eight bytes for
@@ -478,8 +478,8 @@ func checkPartition(cfg jetstream.StreamConfig, p int) error {
 		}
 		return fmt.Errorf("%w: the JetStream stream %s has version %q and this program reads version %q", err, cfg.Name, v, Version)
 	}
-	if cfg.Metadata[metadata.KeyBirth] == "" {
-		return fmt.Errorf("%w: the JetStream stream %s has no %s", ErrMismatch, cfg.Name, metadata.KeyBirth)
+	if cfg.Metadata[metadata.KeyOrigin] == "" {
+		return fmt.Errorf("%w: the JetStream stream %s has no %s", ErrMismatch, cfg.Name, metadata.KeyOrigin)
 	}
 	return nil
 }

@@ -48,7 +48,7 @@ func (s *Store) after(ctx context.Context, sessionID, streamID string, index int
 }
 
 func (s *Store) tryAfter(ctx context.Context, at place, index int) ([][]byte, error) {
-	rec, err := s.backend.Sessions.Learn(ctx, at.session)
+	rec, err := s.backend.Sessions.CopyOrGet(ctx, at.session)
 	switch {
 	case err != nil && !errors.Is(err, session.ErrNotFound):
 		return nil, err

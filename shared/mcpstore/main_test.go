@@ -213,6 +213,6 @@ func (w *world) clear(session, stream string) {
 // life returns the life of a session that somebody has opened.
 func (w *world) life(session string) string {
 	w.t.Helper()
-	rec := must.Value(w.creator.Sessions.Learn(w.t.Context(), session))(w.t)
+	rec := must.Value(w.creator.Sessions.CopyOrGet(w.t.Context(), session))(w.t)
 	return rec.Life
 }

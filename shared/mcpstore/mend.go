@@ -63,7 +63,7 @@ func (s *Store) mendOne(ctx context.Context, st *stream) error {
 	}
 	defer release()
 	if st.lost { // else an event was stored after it, and the missing index shows the failure
-		rec, err := s.backend.Sessions.Learn(ctx, st.at.session)
+		rec, err := s.backend.Sessions.CopyOrGet(ctx, st.at.session)
 		if err == nil && rec.State == session.Open {
 			err = s.load(ctx, st, rec.Life)
 			if err == nil {

@@ -42,7 +42,7 @@ func TestIndex_Lost(t *testing.T) {
 	t.Parallel()
 	ask := map[string]func(context.Context, *session.Registry) (session.Record, error){
 		"Get":   func(ctx context.Context, r *session.Registry) (session.Record, error) { return r.Get(ctx, "s") },
-		"Learn": func(ctx context.Context, r *session.Registry) (session.Record, error) { return r.Learn(ctx, "s") },
+		"Learn": func(ctx context.Context, r *session.Registry) (session.Record, error) { return r.CopyOrGet(ctx, "s") },
 		"Register": func(ctx context.Context, r *session.Registry) (session.Record, error) {
 			return register(ctx, r, "s", "mallory")
 		},
@@ -134,7 +134,7 @@ func TestIndex_OlderRecord(t *testing.T) {
 			waittest.Until(t, "the copy shows it", func() bool { rec, _ := r.Session("s"); return rec.Revision == revision })
 
 			// Who believes the copy publishes nothing that the log's session does not take.
-			if rec, err := r.Learn(waittest.Context(t), "s"); err != nil {
+			if rec, err := r.CopyOrGet(waittest.Context(t), "s"); err != nil {
 				t.Error(err)
 			} else if rec.Life != made.Life || tt.ended {
 				if err := publish(t, l, rec); !errors.Is(err, session.ErrClosed) {
@@ -186,7 +186,7 @@ func TestGet_LogRolledBackBehindTheSeal(t *testing.T) {
 	must.NoError(t, errors.Join(os.RemoveAll(partition), os.CopyFS(partition, os.DirFS(older))))
 	srv.Start()
 	var got session.Record
-	answered(t, func(ctx context.Context) (err error) { got, err = r.Learn(ctx, "s"); return err })
+	answered(t, func(ctx context.Context) (err error) { got, err = r.CopyOrGet(ctx, "s"); return err })
 	if got.State != session.Closed || got.Life != made.Life || got.Ended.IsZero() {
 		t.Errorf("it is %+v", got)
 	}

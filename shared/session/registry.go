@@ -127,7 +127,7 @@ func open(ctx context.Context, events *eventlog.Log, log *slog.Logger, creator b
 			return nil, fmt.Errorf("the session registry is not there (%w): %w", err, ctx.Err())
 		}
 	}
-	events.AskIndex(r.openLife)
+	events.AskRegistry(r.openLife)
 	followCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	r.stop = stop
 	copied := make(chan struct{})
@@ -341,9 +341,9 @@ func (r *Registry) write(ctx context.Context, rec, registered Record) (Record, e
 	return rec, nil
 }
 
-// Learn returns the copy of the record of an open session, and is [Registry.Get] where
+// CopyOrGet returns the copy of the record of an open session, and is [Registry.Get] where
 // there is none.
-func (r *Registry) Learn(ctx context.Context, name string) (Record, error) {
+func (r *Registry) CopyOrGet(ctx context.Context, name string) (Record, error) {
 	if rec, ok := r.Session(name); ok && rec.State == Open {
 		return rec, nil
 	}
@@ -374,7 +374,7 @@ func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
 // [Registry.Create] does; other errors of create are returned. Errors wrap [ErrClosed] when the
 // session has ended, or [ErrUnavailable].
 func (r *Registry) Ensure(ctx context.Context, name string, create func() (Record, error)) (Record, error) {
-	rec, err := r.Learn(ctx, name)
+	rec, err := r.CopyOrGet(ctx, name)
 	if errors.Is(err, ErrNotFound) {
 		if rec, err = create(); errors.Is(err, ErrExists) {
 			rec, err = r.Get(ctx, name)

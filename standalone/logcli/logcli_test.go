@@ -114,7 +114,7 @@ func (s *system) trimmed(p int, entries uint64) (state eventlog.State) {
 		var err error
 		state, err = s.b.Log.Look(s.t.Context(), p)
 		must.NoError(s.t, err)
-		return state.Events == entries
+		return state.Entries == entries
 	})
 	return state
 }
@@ -178,7 +178,7 @@ func TestLimits_RemovalNeedsConfirmation(t *testing.T) {
 		}
 	}
 	s.want(1, "max-events-per-stream: 10000 → 2\n", errNotAsked.Error(), "set", "--max-events-per-stream=2")
-	if state, err := s.b.Log.Look(t.Context(), 0); err != nil || state.Events != 3 {
+	if state, err := s.b.Log.Look(t.Context(), 0); err != nil || state.Entries != 3 {
 		t.Errorf("%+v, %v", state, err)
 	}
 	if out, err := try(strings.NewReader("Y\n")); err != nil || !strings.HasSuffix(out, "[y/N] All 1 partitions are set"+swept) {

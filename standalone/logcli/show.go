@@ -143,8 +143,8 @@ func show(ctx context.Context, l *eventlog.Log, flags ShowFlags, out io.Writer) 
 	_, _ = fmt.Fprintln(table, "partition\tgenerations\tfirst\tlast\tentries\tbytes\t")
 	var entries, size uint64
 	for p, st := range all {
-		_, _ = fmt.Fprintf(table, "%d\t%d\t%d\t%d\t%d\t%d\t\n", p, len(st.Generations), st.First, st.Last, st.Events, st.Bytes)
-		entries, size = entries+st.Events, size+st.Bytes
+		_, _ = fmt.Fprintf(table, "%d\t%d\t%d\t%d\t%d\t%d\t\n", p, len(st.Generations), st.First, st.Last, st.Entries, st.Bytes)
+		entries, size = entries+st.Entries, size+st.Bytes
 	}
 	_, _ = fmt.Fprintf(table, "all\t\t\t\t%d\t%d\t\n", entries, size)
 	_ = table.Flush()
@@ -167,7 +167,7 @@ func showJSON(s eventlog.Settings, all []eventlog.State, out io.Writer) error {
 	}}
 	for p, st := range all {
 		shown.Partitions = append(shown.Partitions, shownPartition{
-			Partition: p, First: st.First, Last: st.Last, Entries: st.Events, Bytes: st.Bytes,
+			Partition: p, First: st.First, Last: st.Last, Entries: st.Entries, Bytes: st.Bytes,
 			Generations: len(st.Generations), Replicas: st.Limits.Replicas, Current: st.Current, Limits: st.Limits == s.Limits(),
 		})
 	}

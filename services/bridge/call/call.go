@@ -21,13 +21,13 @@ import (
 // Scope is what calls, and the MCP server's side of a session, know of the session: what it is called, and how long
 // its work runs. It is safe for concurrent use.
 type Scope struct {
-	Host     *host.Host
-	Client   Client
-	Name     string
-	Life     string
-	OnDemand bool            // it has one call, and is in the log when there is something to store
-	Ctx      context.Context //nolint:containedctx // of all that is done for the session
-	over     chan struct{}   // closed when the session has ended, and its streams with it
+	Host    *host.Host
+	Session Session
+	Name    string
+	Life    string
+	OneCall bool            // it has one call, and is in the log when there is something to store
+	Ctx     context.Context //nolint:containedctx // of all that is done for the session
+	over    chan struct{}   // closed when the session has ended, and its streams with it
 	// Asking says that the upstream has asked the client what the log does not have yet: the next bridge has to
 	// be sent that again.
 	Asking atomic.Bool
@@ -42,8 +42,8 @@ type Scope struct {
 	ending bool
 }
 
-// Client is the client's side of a session.
-type Client interface {
+// Session is the client's side of a session.
+type Session interface {
 	// Finish ends the session. It returns at once, and does nothing the second time.
 	Finish(cause error)
 	// AnswerOrOpen is called before an event of a call is stored, and reports whether the client has
@@ -58,8 +58,8 @@ type Client interface {
 }
 
 // NewScope returns the scope of a session in the log, whose client's side is side.
-func NewScope(h *host.Host, name, life string, side Client) *Scope {
-	s := &Scope{Host: h, Name: name, Life: life, Client: side, over: make(chan struct{})}
+func NewScope(h *host.Host, name, life string, side Session) *Scope {
+	s := &Scope{Host: h, Name: name, Life: life, Session: side, over: make(chan struct{})}
 	s.Ctx, s.end = context.WithCancelCause(h.Life)
 	return s
 }
@@ -213,9 +213,9 @@ func (c *Call) Begin() bool {
 }
 
 // Accept tells the client that the upstream has taken its requests. A client without a session
-// hears of that with the first message for it; see [Client.AnswerOrOpen].
+// hears of that with the first message for it; see [Session.AnswerOrOpen].
 func (c *Call) Accept() {
-	if !c.Scope.OnDemand {
+	if !c.Scope.OneCall {
 		c.Tell(rpc.Answer{Status: http.StatusAccepted})
 	}
 }
@@ -329,7 +329,7 @@ func (c *Call) Put(it Item) (uint64, error) {
 
 // Store stores an event, unless it is answered at once.
 func (c *Call) Store(it Item) (uint64, error) {
-	if told, err := c.Scope.Client.AnswerOrOpen(c, it); told || err != nil {
+	if told, err := c.Scope.Session.AnswerOrOpen(c, it); told || err != nil {
 		return 0, err
 	}
 	return c.out.Put(c.Scope.Host.Life, it)
@@ -338,7 +338,7 @@ func (c *Call) Store(it Item) (uint64, error) {
 // WithIdleTimer returns a context that ends once the upstream was silent for CallTimeout; see [upstream.NewIdleTimer].
 func (c *Call) WithIdleTimer(ctx context.Context) (context.Context, *upstream.IdleTimer) {
 	timeout := time.Duration(c.Scope.Host.Config.CallTimeout)
-	if c.Scope.OnDemand {
+	if c.Scope.OneCall {
 		timeout = 0 // the call ends with its client, and a task with tasks/cancel
 	}
 	ctx, p := upstream.NewIdleTimer(ctx, timeout, &c.Scope.Host.Pauses)

@@ -42,7 +42,7 @@ func (c *Call) Take(it Item) error {
 		return nil
 	}
 	if waits {
-		if it.Data, err = c.Scope.Client.NoteTasks(m, it.Data); err != nil {
+		if it.Data, err = c.Scope.Session.NoteTasks(m, it.Data); err != nil {
 			return err
 		}
 		if c.Rewrite != nil {
@@ -123,7 +123,7 @@ func (c *Call) Respond(response []byte) (fits bool) {
 		_, err = c.Store(Item{Data: c.tooLarge(id), Final: true})
 	}
 	if err != nil {
-		c.Scope.Host.Log.Debug("the response of a call is not stored", "session", c.Scope.Name, "stream", c.Stream, "error", err)
+		c.Scope.Host.Logger.Debug("the response of a call is not stored", "session", c.Scope.Name, "stream", c.Stream, "error", err)
 	}
 	return fits
 }
@@ -153,7 +153,7 @@ func (c *Call) End(why error) {
 	case errors.Is(why, upstream.ErrGone), errors.Is(why, upstream.ErrNoStream), errors.Is(why, upstream.ErrCancelled):
 		c.fail(rpc.CodeInternal, upstream.ErrUnanswered.Error(), host.FailLost)
 	default:
-		c.Scope.Host.Log.Warn("a request has lost its MCP server", "session", c.Scope.Name, "stream", c.Stream, "error", why)
+		c.Scope.Host.Logger.Warn("a request has lost its MCP server", "session", c.Scope.Name, "stream", c.Stream, "error", why)
 		c.fail(rpc.CodeInternal, upstream.ErrUnanswered.Error(), host.FailLost)
 	}
 }
@@ -193,7 +193,7 @@ func (c *Call) failWith(f translate.Failure, reason string) {
 // events of a call have their fence on the session's seal, not on the stream's end.
 func (c *Call) close() {
 	s := c.Scope.Host
-	if c.To != nil || !c.Scope.Client.InLog() {
+	if c.To != nil || !c.Scope.Session.InLog() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(s.Life, s.Config.CloseTimeout())
@@ -203,7 +203,7 @@ func (c *Call) close() {
 		err = s.Backend.Log.EndStream(ctx, c.Scope.Name, c.Scope.Life, c.Stream)
 	}
 	if err != nil {
-		s.Log.Warn("the stream of a cancelled request is not ended", "session", c.Scope.Name, "stream", c.Stream, "error", err)
+		s.Logger.Warn("the stream of a cancelled request is not ended", "session", c.Scope.Name, "stream", c.Stream, "error", err)
 	}
 }
 

@@ -46,7 +46,7 @@ func (c *Call) Reload(ctx context.Context) bool {
 			over, err = c.ReloadOnce(ctx)
 		}
 		if err != nil {
-			s.Log.Debug("a stream cannot be read yet", "session", c.Scope.Name, "stream", c.Stream, "error", err)
+			s.Logger.Debug("a stream cannot be read yet", "session", c.Scope.Name, "stream", c.Stream, "error", err)
 		}
 		return err
 	})
@@ -89,12 +89,12 @@ func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 			if e.Subject.Kind != event.Message {
 				continue
 			}
-			if final = e.Final && (!c.Scope.Client.IsTask() || !isTaskCreated(e.Data)); e.Final && !final {
+			if final = e.Final && (!c.Scope.Session.IsTask() || !isTaskCreated(e.Data)); e.Final && !final {
 				named = true
 				continue // the call has become a task: the MCP server still works on it
 			}
 			// To the stream of a call on demand the standalone stream is stored, too, with a cursor of its own.
-			if c.at.ID != "" && (c.Scope.OnDemand || e.Sequence > c.at.Sequence) { // else the upstream resumes nothing
+			if c.at.ID != "" && (c.Scope.OneCall || e.Sequence > c.at.Sequence) { // else the upstream resumes nothing
 				again[e.MessageID] = true
 			}
 			if m, err := rpc.ParseMessage(e.Data); err == nil && m.IsResponse() {

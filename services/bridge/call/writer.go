@@ -105,7 +105,7 @@ func (w *Writer) Put(ctx context.Context, it Item) (uint64, error) {
 			outage.Set(true)
 		}
 		m.Retries.Inc()
-		w.host.Log.Debug("a message is not stored yet", "session", w.session, "stream", w.stream, "error", err)
+		w.host.Logger.Debug("a message is not stored yet", "session", w.session, "stream", w.stream, "error", err)
 		select {
 		case <-ctx.Done():
 			w.unknown = true
@@ -124,7 +124,7 @@ func (w *Writer) stored(e eventlog.Event, ack eventlog.Ack) {
 		result = host.ResultDuplicate
 	}
 	s.Metrics.Messages.WithLabelValues(result).Inc()
-	if !s.Log.Enabled(context.Background(), slog.LevelDebug) {
+	if !s.Logger.Enabled(context.Background(), slog.LevelDebug) {
 		return
 	}
 	ctx := w.Trace.Within(context.Background())
@@ -132,7 +132,7 @@ func (w *Writer) stored(e eventlog.Event, ack eventlog.Ack) {
 	if s.Bodies {
 		attrs = append(attrs, "body", string(e.Data))
 	}
-	s.Log.DebugContext(ctx, "a message is stored", attrs...)
+	s.Logger.DebugContext(ctx, "a message is stored", attrs...)
 }
 
 // find returns the sequence of an event that an attempt may have stored; 0 for none.

@@ -19,7 +19,7 @@ func (h *Host) NoteChange(m rpc.Message) {
 		return
 	}
 	if err := h.Backend.Conn.Publish(ChangedSubject, []byte(*m.Method+" "+h.Name)); err != nil {
-		h.Log.Info("other bridges are not told that results have changed", "error", err)
+		h.Logger.Info("other bridges are not told that results have changed", "error", err)
 	}
 }
 

@@ -32,7 +32,7 @@ type Host struct {
 	Config  config.Config
 	Name    string // of the bridge
 	Backend *backend.Backend
-	Log     *slog.Logger
+	Logger  *slog.Logger
 	Metrics *Metrics
 	Bodies  bool // the debug lines about publishing show messages
 
@@ -115,7 +115,7 @@ const AnswerWithin = 250 * time.Millisecond
 func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Host {
 	m := newMetrics(env.Metrics)
 	h := &Host{
-		Config: cfg, Name: name, Backend: b, Log: env.Log, Metrics: m, Bodies: env.LogBodies,
+		Config: cfg, Name: name, Backend: b, Logger: env.Log, Metrics: m, Bodies: env.LogBodies,
 		Limits: session.NewLimits(cfg.Sessions, b.Sessions.Usage), CallLimits: session.NewLimits(cfg.Sessions.Half(), b.Sessions.Usage),
 		Memory: env.Memory, Answers: quota.NewPool(env.Memory.Capacity()), Open: quota.NewPool(int64(cfg.MaxCalls)), Processes: quota.NewPool(int64(cfg.MaxProcesses)), Files: env.Files, Reloads: make(chan struct{}, reloadsAtOnce),
 		Times: Times{

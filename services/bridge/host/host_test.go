@@ -47,7 +47,7 @@ func TestHost_ReachedNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		log := slog.New(slog.NewTextHandler(&out, nil))
-		h := &Host{Life: t.Context(), Log: log, troubles: logrepeat.New(log)}
+		h := &Host{Life: t.Context(), Logger: log, troubles: logrepeat.New(log)}
 		for range 3 {
 			h.Unreachable(errors.New("refused"))
 			h.Reached()

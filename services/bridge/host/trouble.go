@@ -36,7 +36,7 @@ func (h *Host) Unreachable(err error) {
 func (h *Host) Reached() {
 	if h.unreachable.Load() && h.troubles.Due("reached") && h.unreachable.CompareAndSwap(true, false) {
 		h.reached.Add(1)
-		h.Log.Info("the MCP server can be reached", "upstream", h.Config.ShownUpstream())
+		h.Logger.Info("the MCP server can be reached", "upstream", h.Config.ShownUpstream())
 	}
 }
 

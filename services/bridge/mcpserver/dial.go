@@ -16,7 +16,7 @@ import (
 
 // Connected is a session at the upstream, or why there is none.
 type Connected struct {
-	Up        call.Server       // nil when the response is an error
+	Up        call.Upstream     // nil when the response is an error
 	Attach    func(*call.Scope) // to be called with the session; nil for nothing
 	ID        string            // the upstream's own name of the session
 	Version   string

@@ -57,7 +57,7 @@ func (s *Server) askEra(client http.Header) *rpc.Answer {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
 	if stateless != s.era.stateless || s.era.until.IsZero() {
-		s.host.Log.Info("what the MCP server speaks is known", "revision "+mcp.Stateless, stateless)
+		s.host.Logger.Info("what the MCP server speaks is known", "revision "+mcp.Stateless, stateless)
 	}
 	s.era.stateless, s.era.tasks, s.era.until = stateless, tasks, time.Now().Add(eraFor)
 	return nil
@@ -130,7 +130,7 @@ func (s *Server) probe(client http.Header) (stateless, tasks bool, refused *rpc.
 }
 
 // Direct returns the server's side of a request of the revision without sessions.
-func (s *Server) Direct() call.Server {
+func (s *Server) Direct() call.Upstream {
 	return &remote{host: s.host, endpoint: s.endpoint, stateless: true}
 }
 

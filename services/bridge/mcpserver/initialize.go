@@ -87,7 +87,7 @@ func responseTo(id json.RawMessage, data []byte) (m rpc.Message, response []byte
 }
 
 // Restore returns the server's side of a session of another bridge. A process has ended with that.
-func (s *Server) Restore(meta records.Metadata) call.Server {
+func (s *Server) Restore(meta records.Metadata) call.Upstream {
 	if meta.MCP.Own != nil {
 		u := s.newStatelessServer(*meta.MCP.Own)
 		u.missed = true

@@ -147,7 +147,7 @@ func (r *remote) Serve(ctx context.Context, c *call.Call, client http.Header, da
 		r.finish(c, client, why)
 	default:
 		if refused.Status == http.StatusNotFound && !r.stateless {
-			c.Scope.Client.Finish(upstream.ErrGone)
+			c.Scope.Session.Finish(upstream.ErrGone)
 		}
 		c.Refuse(*refused)
 	}
@@ -159,7 +159,7 @@ func (r *remote) finish(c *call.Call, client http.Header, why error) {
 		r.cancel(c, client)
 	}
 	if errors.Is(why, upstream.ErrGone) {
-		c.Scope.Client.Finish(upstream.ErrGone)
+		c.Scope.Session.Finish(upstream.ErrGone)
 	}
 	c.End(why)
 }
@@ -306,7 +306,7 @@ func (r *remote) Close(ctx context.Context, client http.Header) {
 	defer cancel()
 	resp, err := r.do(ctx, http.MethodDelete, r.header(client), nil) //nolint:bodyclose // Finish closes it
 	if err != nil {
-		r.host.Log.Info("a session is not ended at the MCP server", "error", err)
+		r.host.Logger.Info("a session is not ended at the MCP server", "error", err)
 		return
 	}
 	upstream.Finish(resp) // 405: sessions of this server end by themselves
@@ -344,14 +344,14 @@ func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.He
 		next := pause
 		switch {
 		case errors.Is(err, upstream.ErrGone) && opened:
-			c.Scope.Client.Finish(upstream.ErrGone)
+			c.Scope.Session.Finish(upstream.ErrGone)
 			return
 		case errors.Is(err, upstream.ErrGone): // the server may have no route for GET, though MCP wants 405 then
 		case errors.Is(err, upstream.ErrNoStream):
 			if c.Cursor().ID == "" {
 				return
 			}
-			r.host.Log.Warn("the MCP server does not resume its standalone stream: messages may be missing", "session", c.Scope.Name, "error", err)
+			r.host.Logger.Warn("the MCP server does not resume its standalone stream: messages may be missing", "session", c.Scope.Name, "error", err)
 			c.Restart()
 		case err == nil:
 			opened = true
@@ -380,7 +380,7 @@ func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.He
 		if ctx.Err() != nil {
 			return
 		}
-		r.host.Log.Debug("the MCP server's standalone stream is asked for again", "session", c.Scope.Name, "stream", c.Stream, "in", next.String(), "error", err)
+		r.host.Logger.Debug("the MCP server's standalone stream is asked for again", "session", c.Scope.Name, "stream", c.Stream, "in", next.String(), "error", err)
 		if !r.host.Pause(ctx, next) {
 			return
 		}

@@ -75,5 +75,5 @@ func (s *Server) Check() {
 		return
 	}
 	upstream.Finish(resp)
-	s.host.Log.Info("the MCP server can be reached", "upstream", s.host.Config.ShownUpstream(), "status", resp.StatusCode)
+	s.host.Logger.Info("the MCP server can be reached", "upstream", s.host.Config.ShownUpstream(), "status", resp.StatusCode)
 }

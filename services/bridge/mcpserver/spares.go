@@ -26,7 +26,7 @@ const (
 // Unused is a session at a server of earlier revisions that is ready for a call.
 type Unused struct {
 	Connected
-	Server translate.Server
+	Server translate.ServerInfo
 	until  time.Time
 }
 

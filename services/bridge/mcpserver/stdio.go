@@ -64,7 +64,7 @@ func (s *Server) startStdio(session, client string) (*stdio, error) {
 		s.EndUnused()
 		return nil, errBusy
 	}
-	p, err := upstream.StartProcess(s.command, s.host.Log.With("session", session))
+	p, err := upstream.StartProcess(s.command, s.host.Logger.With("session", session))
 	if err != nil {
 		leave()
 		return nil, err
@@ -117,7 +117,7 @@ func (u *stdio) watchProcess() {
 	u.process.CloseAll()
 	select {
 	case <-u.ready:
-		u.session.Client.Finish(upstream.ErrExited)
+		u.session.Session.Finish(upstream.ErrExited)
 	default: // it has none, or the service stops
 	}
 }
@@ -128,7 +128,7 @@ func (u *stdio) attach(of *call.Scope) {
 	close(u.ready)
 	select {
 	case <-u.over: // watchProcess may have seen no session
-		of.Client.Finish(upstream.ErrExited)
+		of.Session.Finish(upstream.ErrExited)
 	default:
 	}
 }

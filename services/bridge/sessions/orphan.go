@@ -56,7 +56,7 @@ func (o *orphans) made(key [sha256.Size]byte) {
 
 // Cancel ends a call that no client waits for: after --cancel-grace, where the client may come back.
 func (h *Session) Cancel(c rpc.Ask) rpc.Answer {
-	if h.OnDemand && h.Call(c.Stream) != nil && !h.IsTask() && !h.Demand.hasNewer(c.Since) {
+	if h.OneCall && h.Call(c.Stream) != nil && !h.IsTask() && !h.Demand.hasNewer(c.Since) {
 		if c.Resumable {
 			h.leave()
 			h.table.orphans.add(h)
@@ -133,20 +133,20 @@ type mayBeTask interface {
 
 // IsTask reports whether the session's call has become a task.
 func (h *Session) IsTask() bool {
-	u, ok := h.Up.(mayBeTask)
+	u, ok := h.Upstream.(mayBeTask)
 	return ok && u.IsTask()
 }
 
 // needsNoClient reports whether the call continues while no client is connected for it: it has become
 // a task, or waits for its client's answers for --input-wait.
 func (h *Session) needsNoClient() bool {
-	u, ok := h.Up.(mayBeTask)
+	u, ok := h.Upstream.(mayBeTask)
 	return !ok || u.Held() || u.IsTask()
 }
 
 // RefreshTask stores the state of the session's task again that has not changed for long, if it has one.
 func (h *Session) RefreshTask(now time.Time) {
-	if u, ok := h.Up.(mayBeTask); ok {
+	if u, ok := h.Upstream.(mayBeTask); ok {
 		u.RefreshTask(now)
 	}
 }

@@ -62,7 +62,7 @@ func (h *Session) Post(c rpc.Ask) rpc.Answer {
 func (h *Session) Request(c rpc.Ask, ids []json.RawMessage) rpc.Answer {
 	made := call.New(h.Scope, c.Stream, ids)
 	made.Traced(c.Trace)
-	give, ok := h.hold(int64(len(c.Data)), c.Held)
+	give, ok := h.takeMemory(int64(len(c.Data)), c.Held)
 	if !ok {
 		return upstream.Busy(NoMemory)
 	}
@@ -84,14 +84,14 @@ func (h *Session) Request(c rpc.Ask, ids []json.RawMessage) rpc.Answer {
 	}
 	if !h.Go(func() {
 		defer h.forget(made, leave)
-		h.Up.Serve(h.Ctx, made, c.Header, c.Data)
+		h.Upstream.Serve(h.Ctx, made, c.Header, c.Data)
 	}) {
 		leave()
 		h.removeCall(made) // it is not written down: the edge asks the next bridge
 		return h.unavailable()
 	}
 	wait := h.Host.Config.AcceptAfter
-	if h.OnDemand {
+	if h.OneCall {
 		wait = h.Host.Times.Answer
 	}
 	select {
@@ -135,9 +135,9 @@ const NoMemory = "the bridge holds too much for clients, or too much for this on
 // It keeps the order of what a client sends one after the other.
 const notifyWithin = 5 * time.Second
 
-// hold takes memory for messages. Answers may take some besides the client's share: a
+// takeMemory takes memory for messages. Answers may take some besides the client's share: a
 // call of the client's may wait for them, and hold what it has until then.
-func (h *Session) hold(n int64, answers bool) (give func(), ok bool) {
+func (h *Session) takeMemory(n int64, answers bool) (give func(), ok bool) {
 	s := h.Host
 	if s.Memory.Take(h.Share, n) {
 		return func() { s.Memory.Give(h.Share, n) }, true
@@ -159,7 +159,7 @@ func (h *Session) hold(n int64, answers bool) (give func(), ok bool) {
 // notify hands over messages that are no requests. answers says that nothing but answers and cancellations
 // is among them.
 func (h *Session) notify(c rpc.Ask, initialized, answers bool) rpc.Answer {
-	give, ok := h.hold(int64(len(c.Data)), answers)
+	give, ok := h.takeMemory(int64(len(c.Data)), answers)
 	if !ok {
 		return upstream.Busy(NoMemory)
 	}
@@ -168,7 +168,7 @@ func (h *Session) notify(c rpc.Ask, initialized, answers bool) rpc.Answer {
 		defer give()
 		ctx, cancel := context.WithTimeout(h.Ctx, h.Host.Config.OpenTimeout)
 		defer cancel()
-		a := h.Up.Send(ctx, c.Header, c.Data)
+		a := h.Upstream.Send(ctx, c.Header, c.Data)
 		reply <- a
 		switch {
 		case a.Status == http.StatusNotFound:

@@ -30,11 +30,11 @@ import (
 //	Finish ──▶ one, which waits for the others, ends the session upstream and closes it
 type Session struct {
 	*call.Scope
-	table *Table
-	Tasks *owners.Guard // of the MCP server's own
-	Share string        // whose share it is of; see [host.ClientOf]
-	Up    call.Server
-	ended chan struct{} // closed when the session has ended in the log
+	table    *Table
+	Tasks    *owners.Guard // of the MCP server's own
+	Share    string        // whose share it is of; see [host.ClientOf]
+	Upstream call.Upstream
+	ended    chan struct{} // closed when the session has ended in the log
 	// Demand opens the session in the log; nil for one that a client has opened.
 	Demand  *OnDemand
 	looking atomic.Bool // the patrol is, and may wait for its call
@@ -56,7 +56,7 @@ type Session struct {
 // NoteTasks notes the tasks of the MCP server's own that a response names, and returns the response
 // without those of others.
 func (h *Session) NoteTasks(m rpc.Message, data []byte) ([]byte, error) {
-	return h.Tasks.Response(m, data, !h.OnDemand)
+	return h.Tasks.Response(m, data, !h.OneCall)
 }
 
 // InLog reports whether the session is in the log.
@@ -109,7 +109,7 @@ func (h *Session) Finish(cause error) {
 		h.Wait() // calls that the upstream has lost end with an error
 		if errors.Is(cause, host.ErrEnded) {
 			// Some servers answer when their tools have ended; that is not waited for.
-			h.Host.Go(func() { h.Up.Close(h.Host.Life, h.header()) })
+			h.Host.Go(func() { h.Upstream.Close(h.Host.Life, h.header()) })
 		}
 		if h.Demand != nil {
 			h.Demand.settle()
@@ -137,7 +137,7 @@ func (h *Session) cancelled(keys []string) {
 // Look runs what may wait for the session's call, if it has one call: unless that runs already, and
 // without waiting for it.
 func (h *Session) Look(do func()) {
-	if !h.OnDemand {
+	if !h.OneCall {
 		do()
 	} else if h.looking.CompareAndSwap(false, true) {
 		h.Go(func() {
@@ -154,7 +154,7 @@ func (h *Session) forget(c *call.Call, leave func()) {
 	if !c.Done() && h.Host.Life.Err() != nil {
 		return
 	}
-	if h.removeCall(c) && h.OnDemand {
+	if h.removeCall(c) && h.OneCall {
 		h.Finish(host.ErrEnded)
 	}
 }
@@ -189,7 +189,7 @@ const maxRepeated = 8
 func (h *Session) addCall(c *call.Call) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, twice := h.calls[c.Stream]; twice || h.OnDemand && len(h.calls) == maxRepeated {
+	if _, twice := h.calls[c.Stream]; twice || h.OneCall && len(h.calls) == maxRepeated {
 		return false
 	}
 	h.calls[c.Stream] = c
@@ -230,7 +230,7 @@ func (h *Session) Listen(from *call.Cursor) <-chan struct{} {
 	if !h.Go(func() {
 		defer c.WasTried()
 		if from == nil || c.Reload(h.Ctx) {
-			h.Up.Listen(h.Ctx, c, h.header)
+			h.Upstream.Listen(h.Ctx, c, h.header)
 		}
 	}) {
 		c.WasTried()
@@ -295,7 +295,7 @@ func (h *Session) ResumeAll(from map[string]call.Cursor) {
 		h.Go(func() {
 			defer h.forget(c, h.Host.Metrics.Calls.Dec)
 			if c.Reload(h.Host.Life) && !c.Done() {
-				h.Up.Resume(h.Ctx, c, h.header())
+				h.Upstream.Resume(h.Ctx, c, h.header())
 			}
 		})
 	}

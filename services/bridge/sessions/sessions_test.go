@@ -61,7 +61,7 @@ func TestTable_HoldsASessionTwice(t *testing.T) {
 }
 
 // aCall is a call that is no task, and does not wait for its client.
-type aCall struct{ call.Server }
+type aCall struct{ call.Upstream }
 
 func (aCall) Held() bool            { return false }
 func (aCall) IsTask() bool          { return false }
@@ -74,7 +74,7 @@ func TestIsOrphaned(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var meta records.Metadata
 			meta.MCP.Call = &records.OneCall{}
-			h := &Session{Scope: &call.Scope{Host: &host.Host{Config: config.Config{CancelGrace: 15 * time.Second}}}, Demand: TakenOver("", meta, nil), Up: aCall{}}
+			h := &Session{Scope: &call.Scope{Host: &host.Host{Config: config.Config{CancelGrace: 15 * time.Second}}}, Demand: TakenOver("", meta, nil), Upstream: aCall{}}
 			h.leave()
 			look := func() (orphaned bool) {
 				if limit == OrphanedAfter {

@@ -90,8 +90,8 @@ func (t *Table) All() []*Session {
 // while that runs.
 func (t *Table) EndUnused() {
 	for _, h := range t.All() {
-		if !h.used.Load() && !h.OnDemand && h.unasked() > t.host.Times.Unused {
-			t.host.Log.Info("a session that was never used ends, since there are too many processes", "session", h.Name)
+		if !h.used.Load() && !h.OneCall && h.unasked() > t.host.Times.Unused {
+			t.host.Logger.Info("a session that was never used ends, since there are too many processes", "session", h.Name)
 			h.Finish(host.ErrEnded)
 		}
 	}
@@ -125,7 +125,7 @@ func (t *Table) close(h *Session) {
 			err = t.closeOnce(ctx, h)
 		}
 		if err != nil {
-			t.host.Log.Info("a session is not ended yet", "session", h.Name, "error", err)
+			t.host.Logger.Info("a session is not ended yet", "session", h.Name, "error", err)
 		}
 		return err
 	})
@@ -154,7 +154,7 @@ func (t *Table) CloseAll() {
 	for _, h := range t.All() {
 		closing.Go(func() {
 			if err := t.closeExited(ctx, h); err != nil {
-				t.host.Log.Warn("a session is left to the next bridge to end", "session", h.Name, "error", err)
+				t.host.Logger.Warn("a session is left to the next bridge to end", "session", h.Name, "error", err)
 				return
 			}
 			t.release(h)
@@ -204,7 +204,7 @@ func (t *Table) New(name, life, share, principal string) *Session {
 // NewForCall returns the session of one call, which is in the log when there is something to store.
 func (t *Table) NewForCall(name, life, share, principal string, d *OnDemand) *Session {
 	h := t.New(name, life, share, principal)
-	h.OnDemand, h.Demand = true, d
+	h.OneCall, h.Demand = true, d
 	return h
 }
 

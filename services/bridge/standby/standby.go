@@ -69,7 +69,7 @@ func (n *Name) Claim(ctx context.Context) (leave func(), err error) {
 			unanswered = 0
 			if !told {
 				told = true
-				n.host.Log.Warn("another bridge has the same --bridge-name; this one waits until that has ended", "name", n.host.Name)
+				n.host.Logger.Warn("another bridge has the same --bridge-name; this one waits until that has ended", "name", n.host.Name)
 			}
 		}
 		if !n.host.Pause(ctx, AliveEvery) {

@@ -44,7 +44,7 @@ func (s *Calls) Request(c rpc.Ask) rpc.Answer {
 	d := sessions.NewOnDemand(s.host.Name, c, r, rule.may)
 	s.table.MadeAgain(d)
 	h := s.table.NewForCall(c.Session, c.Life, host.ClientOf(c), c.Owner, d)
-	h.Up = &side{env: &s.env, session: h, request: r, rule: rule, kept: kept}
+	h.Upstream = &side{env: &s.env, session: h, request: r, rule: rule, kept: kept}
 	h.Remember(c.Header)
 	a := h.Request(c, []json.RawMessage{r.ID})
 	if !h.Busy() {
@@ -71,7 +71,7 @@ func (s *Calls) cachedResult(r mcp.Request, client http.Header) (result json.Raw
 
 // Again continues a call that waits for its client, by the client's repeated request.
 func (s *Calls) Again(h *sessions.Session, c rpc.Ask) rpc.Answer {
-	u, ok := h.Up.(*side)
+	u, ok := h.Upstream.(*side)
 	r, err := mcp.Parse(c.Data)
 	if !ok || err != nil || c.Stream == "" || c.Stream == rpc.Standalone {
 		return host.Ended()

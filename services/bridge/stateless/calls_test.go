@@ -122,7 +122,7 @@ func TestTask_AnswerBeforeTheQuestion(t *testing.T) {
 
 // unknownOutcome is an MCP server whose client is told that the outcome of its request is unknown once the server has it.
 type unknownOutcome struct {
-	call.Server
+	call.Upstream
 	requests int
 }
 

@@ -88,7 +88,7 @@ func (l *listener) taskIDs() []string {
 func (l *listener) acknowledge(ctx context.Context, it call.Item, f translate.Filter) error {
 	f.Tasks = nil // they report themselves
 	// Without room for its session a client leaves no note either, of which it could make up any number.
-	if _, err := l.call.Scope.Client.AnswerOrOpen(l.call, call.Item{}); err != nil {
+	if _, err := l.call.Scope.Session.AnswerOrOpen(l.call, call.Item{}); err != nil {
 		return err
 	}
 	missed := l.remember(ctx, f)
@@ -226,7 +226,7 @@ func (l *listener) remember(ctx context.Context, f translate.Filter) (missed boo
 	of := sha256.Sum256(event.MustJSON([]any{l.owner, f}))
 	missed, err := l.Records.Remember(ctx, of, s.Config.ListenMemory)
 	if err != nil {
-		s.Log.Info("a listener is not remembered", "error", err)
+		s.Logger.Info("a listener is not remembered", "error", err)
 	}
 	return missed
 }

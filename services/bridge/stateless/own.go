@@ -17,7 +17,7 @@ import (
 // ownRequests makes requests that no client has made, in the session of a call.
 type ownRequests struct {
 	session *call.Scope
-	up      call.Server
+	up      call.Upstream
 	client  http.Header   // of the client's first request, without what belongs to the new revision
 	rest    call.Receiver // gets what comes meanwhile, and is no response
 	numbers atomic.Uint64 // of the requests

@@ -25,7 +25,7 @@ type passed struct {
 	session *sessions.Session
 	request mcp.Request
 	rule    taskRule
-	up      call.Server
+	up      call.Upstream
 
 	taskState
 	target   *call.Call         // whose client waits for the response; nil once it has it, or a task

@@ -19,7 +19,7 @@ import (
 )
 
 // TakeOver continues a call of another bridge, from where its streams are stored. It tries until ctx ends.
-func (s *Calls) TakeOver(ctx context.Context, rec session.Record, meta records.Metadata, up call.Server, from map[string]call.Cursor) (*sessions.Session, error) {
+func (s *Calls) TakeOver(ctx context.Context, rec session.Record, meta records.Metadata, up call.Upstream, from map[string]call.Cursor) (*sessions.Session, error) {
 	of := meta.MCP.Call
 	var at *records.CallAt
 	if meta.MCP.ProtocolVersion != mcp.Stateless {
@@ -27,10 +27,10 @@ func (s *Calls) TakeOver(ctx context.Context, rec session.Record, meta records.M
 	}
 	h := s.table.NewForCall(rec.Session, rec.Life, rec.Owner, rec.Owner, sessions.TakenOver(rec.Owner, meta, at))
 	u := &side{env: &s.env, session: h, request: mcp.Request{Method: of.Method, LogLevel: of.LogLevel, Meta: map[string]json.RawMessage{"progressToken": of.Token}}}
-	h.Up = u
+	h.Upstream = u
 	if meta.MCP.ProtocolVersion != mcp.Stateless {
 		t := newTranslated(&s.env, h, u.request)
-		t.up, t.server, t.asks, t.heard, t.turned = up, translate.Server{Info: of.Server}, of.Asks, from[rpc.Standalone], make(chan struct{})
+		t.up, t.server, t.asks, t.heard, t.turned = up, translate.ServerInfo{Info: of.Server}, of.Asks, from[rpc.Standalone], make(chan struct{})
 		t.rule = taskRule{may: of.Task && s.host.Config.TaskAfter >= 0}
 		u.work = t
 		h.Receiver = t
@@ -60,7 +60,7 @@ func (s *Calls) takeOverTask(ctx context.Context, h *sessions.Session, u *side) 
 		case errors.Is(err, eventlog.ErrNotFound):
 			return nil
 		case errors.Is(err, mcp.ErrNoTask):
-			s.host.Log.Warn("the state of a task cannot be read", "session", h.Name, "error", err)
+			s.host.Logger.Warn("the state of a task cannot be read", "session", h.Name, "error", err)
 			return nil
 		case err != nil:
 			return err

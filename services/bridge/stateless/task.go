@@ -75,10 +75,10 @@ func beginTask(h *sessions.Session) *task {
 		err = k.store()
 	}
 	if err != nil {
-		h.Host.Log.Info("a call does not become a task", "session", h.Name, "error", err)
+		h.Host.Logger.Info("a call does not become a task", "session", h.Name, "error", err)
 		return nil
 	}
-	h.Host.Log.Debug("a call becomes a task", "session", h.Name)
+	h.Host.Logger.Debug("a call becomes a task", "session", h.Name)
 	return k
 }
 
@@ -106,7 +106,7 @@ func (k *task) set(status mcp.Status, message string, change func(*mcp.StoredTas
 		err = k.change(mcp.TaskFailed, why, func(is *mcp.StoredTask) { is.Result, is.Error = nil, failure })
 	}
 	if err != nil {
-		k.session.Host.Log.Warn("the state of a task is not stored", "session", k.session.Name, "status", string(status), "error", err)
+		k.session.Host.Logger.Warn("the state of a task is not stored", "session", k.session.Name, "status", string(status), "error", err)
 	}
 }
 

@@ -38,7 +38,7 @@ type translated struct {
 	env     *env
 	session *sessions.Session
 	request mcp.Request
-	server  translate.Server
+	server  translate.ServerInfo
 	asks    map[string]bool // what the client can be asked
 	heard   call.Cursor     // of the standalone stream, where another bridge has begun the call
 	filter  translate.Filter
@@ -448,7 +448,7 @@ func (t *translated) send(data []byte) error {
 		return nil
 	})
 	if err != nil || a.Status != http.StatusAccepted {
-		t.session.Host.Log.Warn("the MCP server did not take what its client answered", "session", t.session.Name, "status", a.Status)
+		t.session.Host.Logger.Warn("the MCP server did not take what its client answered", "session", t.session.Name, "status", a.Status)
 	}
 	if err != nil {
 		return context.Cause(ctx)

@@ -89,9 +89,9 @@ type Discovered struct {
 	Meta         Object          `json:"_meta"`
 }
 
-// Can is as that of [Server].
+// Can is as that of [ServerInfo].
 func (d Discovered) Can(capability, member string) bool {
-	return Server{Capabilities: d.Capabilities}.Can(capability, member)
+	return ServerInfo{Capabilities: d.Capabilities}.Can(capability, member)
 }
 
 // Initialized returns the response to a client's initialize request.
@@ -195,7 +195,7 @@ func (c Client) Listen(id string, f Filter) []byte {
 
 // All returns what a client of an earlier revision hears without asking.
 func (d Discovered) All() Filter {
-	return Filter{Tools: true, Prompts: true, Resources: true}.Of(Server{Capabilities: d.Capabilities})
+	return Filter{Tools: true, Prompts: true, Resources: true}.Of(ServerInfo{Capabilities: d.Capabilities})
 }
 
 // Empty reports whether nothing is listened to.

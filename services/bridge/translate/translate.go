@@ -43,8 +43,8 @@ func readSome(value json.RawMessage) (o Object, ok bool) {
 	return read(value)
 }
 
-// Server is what a server said in response to initialize.
-type Server struct {
+// ServerInfo is what a server said in response to initialize.
+type ServerInfo struct {
 	Version      string
 	Info         json.RawMessage // nil when it said nothing
 	Capabilities Object
@@ -52,7 +52,7 @@ type Server struct {
 }
 
 // ParseServer reads the result of initialize.
-func ParseServer(result json.RawMessage) (s Server, err error) {
+func ParseServer(result json.RawMessage) (s ServerInfo, err error) {
 	var r struct {
 		ProtocolVersion string          `json:"protocolVersion"`
 		ServerInfo      json.RawMessage `json:"serverInfo"`
@@ -62,7 +62,7 @@ func ParseServer(result json.RawMessage) (s Server, err error) {
 	if err := rpc.Unmarshal(result, &r); err != nil || r.ProtocolVersion == "" {
 		return s, ErrResult
 	}
-	return Server{r.ProtocolVersion, some(r.ServerInfo), r.Capabilities, some(r.Instructions)}, nil
+	return ServerInfo{r.ProtocolVersion, some(r.ServerInfo), r.Capabilities, some(r.Instructions)}, nil
 }
 
 // maxInfo bounds what is kept of a server's information with each call.
@@ -89,7 +89,7 @@ func BriefInfo(info json.RawMessage) json.RawMessage {
 }
 
 // Can reports whether the server declared a capability, or a member of it that is true.
-func (s Server) Can(capability, member string) bool {
+func (s ServerInfo) Can(capability, member string) bool {
 	value, ok := s.Capabilities[capability]
 	if member == "" || !ok {
 		return ok
@@ -163,7 +163,7 @@ var Cacheable = map[string]bool{
 
 // Result returns a result of a server of an earlier revision as a client has it: complete, with the
 // server's name, and, since the server said nothing of it, not to be kept.
-func (s Server) Result(method string, result json.RawMessage) (json.RawMessage, error) {
+func (s ServerInfo) Result(method string, result json.RawMessage) (json.RawMessage, error) {
 	r, ok := read(result)
 	if !ok {
 		return nil, ErrResult
@@ -214,7 +214,7 @@ func EachTool[Tool any](list func(params Object) (result json.RawMessage), take 
 }
 
 // HasTaskTools reports whether the server has tools whose calls may be tasks of the revision 2025-11-25.
-func (s Server) HasTaskTools() bool {
+func (s ServerInfo) HasTaskTools() bool {
 	var tasks struct {
 		Requests struct {
 			Tools struct {
@@ -241,7 +241,7 @@ func withoutExecution(list json.RawMessage) json.RawMessage {
 }
 
 // Discover returns the result of server/discover for the server, whose calls become tasks or not.
-func (s Server) Discover(tasks bool) (json.RawMessage, error) {
+func (s ServerInfo) Discover(tasks bool) (json.RawMessage, error) {
 	capabilities := maps.Clone(s.Capabilities)
 	delete(capabilities, "tasks") // of 2025-11-25: others than the extension's
 	r := Object{"supportedVersions": event.MustJSON(mcp.Revisions), "capabilities": WithTasks(event.MustJSON(capabilities), tasks)}
@@ -345,7 +345,7 @@ func Askable(r mcp.Request) map[string]bool {
 }
 
 // InputRequired returns the result that asks a client.
-func (s Server) InputRequired(questions map[string]Question, state string) json.RawMessage {
+func (s ServerInfo) InputRequired(questions map[string]Question, state string) json.RawMessage {
 	r := map[string]any{"resultType": "input_required", "requestState": state}
 	if len(questions) > 0 {
 		whole := map[string]Question{}
@@ -410,7 +410,7 @@ func ParseFilter(r mcp.Request) (f Filter, err error) {
 }
 
 // Of returns what of a filter the server can tell.
-func (f Filter) Of(s Server) Filter {
+func (f Filter) Of(s ServerInfo) Filter {
 	f.Tools = f.Tools && s.Can("tools", "listChanged")
 	f.Prompts = f.Prompts && s.Can("prompts", "listChanged")
 	f.Resources = f.Resources && s.Can("resources", "listChanged")

@@ -34,7 +34,7 @@ func same(t *testing.T, what string, got []byte, want string) {
 	}
 }
 
-var server = translate.Server{
+var server = translate.ServerInfo{
 	Version: "2025-11-25", Info: json.RawMessage(`{"name":"s"}`), Instructions: json.RawMessage(`"do"`),
 	Capabilities: translate.Object{
 		"tools": json.RawMessage(`{"listChanged":true}`), "resources": json.RawMessage(`{"subscribe":false,"listChanged":true}`), "tasks": json.RawMessage(`{}`),
@@ -75,7 +75,7 @@ func TestDiscover_OfEarlierServer(t *testing.T) {
 	got := must.Value(server.Discover(false))(t)
 	same(t, "the result", got, `{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"cacheScope":"private","capabilities":{"resources":{"subscribe":false,"listChanged":true},"tools":{"listChanged":true}},"instructions":"do","resultType":"complete",`+
 		`"supportedVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"],"ttlMs":0}`)
-	must.Value((translate.Server{}).Discover(false))(t)
+	must.Value((translate.ServerInfo{}).Discover(false))(t)
 }
 
 func TestParseServer_Result(t *testing.T) {
@@ -116,7 +116,7 @@ func TestAskable_WhatIsDeclared(t *testing.T) {
 func TestInputRequired_Questions(t *testing.T) {
 	same(t, "the result", server.InputRequired(map[string]translate.Question{"q": {Method: "roots/list"}}, "s"),
 		`{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}},"inputRequests":{"q":{"method":"roots/list","params":{}}},"requestState":"s","resultType":"input_required"}`)
-	same(t, "without questions", translate.Server{}.InputRequired(nil, "s"), `{"requestState":"s","resultType":"input_required"}`)
+	same(t, "without questions", translate.ServerInfo{}.InputRequired(nil, "s"), `{"requestState":"s","resultType":"input_required"}`)
 }
 
 func TestProgress_TokenOfTheClient(t *testing.T) {

@@ -36,7 +36,7 @@ func (p *Partition) KeepChecked(ctx context.Context) {
 		if pause = checkEvery; err != nil {
 			pause = checkAgain
 		}
-		failed := err != nil && !errors.Is(err, ErrMoved)
+		failed := err != nil && !errors.Is(err, ErrChanged)
 		if failed && !complained && ctx.Err() == nil {
 			p.logger.Warn("cannot find out whether a partition is damaged; it is tried again", "partition", p.Number, "error", err)
 		}
@@ -46,7 +46,7 @@ func (p *Partition) KeepChecked(ctx context.Context) {
 
 // noteChecked has the log say that all of the partition was read in its generation, and up
 // to which sequence entries are missing that nothing explains: of the ledger, and in a cluster of
-// the server that leads. The error is ErrMoved when that cannot be told at the moment.
+// the server that leads. The error is ErrChanged when that cannot be told at the moment.
 func (p *Partition) noteChecked(ctx context.Context) error {
 	state, _ := p.Log.State(p.Number)
 	generation, damaged, known, misses, again := "", uint64(0), false, false, false
@@ -96,20 +96,20 @@ func (p *Partition) mustReadAgain(state eventlog.State) bool {
 // returns a look at that server, and the newest sequence that the ledger or the server lacks
 // without an explanation.
 func (p *Partition) listLeader(ctx context.Context) (state eventlog.State, damaged uint64, err error) {
-	asOf, epoch := uint64(0), 0
-	p.With(func(l *ledger.Ledger) { asOf, epoch = l.Through, l.Epoch })
+	asOf, restarts := uint64(0), 0
+	p.With(func(l *ledger.Ledger) { asOf, restarts = l.Through, l.Restarts })
 	state, absent, err := p.Log.Absent(ctx, p.Number)
 	if err != nil {
 		return state, 0, err
 	}
 	// What is deleted was announced before: when the ledger has come to where the log ended then, it
 	// knows everything that explains the list.
-	p.Await(ctx, func(l *ledger.Ledger) bool { return l.Epoch != epoch || l.Through >= state.Last })
+	p.Await(ctx, func(l *ledger.Ledger) bool { return l.Restarts != restarts || l.Through >= state.Last })
 	var found ledger.Damage
 	known := false
 	p.With(func(l *ledger.Ledger) {
-		if l.Epoch != epoch || !l.Exact() || !l.Followed(state, asOf) || !l.HeardOf(state.Generation().ID) || !p.compared(state) || l.Through < state.Last {
-			err = ErrMoved
+		if l.Restarts != restarts || !l.Exact() || !l.MatchesAt(state, asOf) || !l.HeardOf(state.Generation().ID) || !p.compared(state) || l.Through < state.Last {
+			err = ErrChanged
 			return
 		}
 		found, known = l.Lacking(absent), p.lacking == state.Leader
@@ -130,16 +130,16 @@ func (p *Partition) listLeader(ctx context.Context) (state eventlog.State, damag
 // has everything when it has as many entries as the ledger. When the ledger lacks some itself, the server may lack any.
 // The error says that it has fewer, or that something is being deleted.
 func (p *Partition) CountLeader(ctx context.Context) (state eventlog.State, damaged uint64, err error) {
-	balance, epoch := uint64(0), 0
-	p.With(func(l *ledger.Ledger) { balance, epoch = l.Balance(), l.Epoch })
+	balance, restarts := uint64(0), 0
+	p.With(func(l *ledger.Ledger) { balance, restarts = l.Balance(), l.Restarts })
 	whole := false
 	err = p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) {
 		state = s
 		damaged, whole = l.Has(s, balance)
-		whole = whole && l.Epoch == epoch && l.Exact() && l.HeardOf(s.Generation().ID)
+		whole = whole && l.Restarts == restarts && l.Exact() && l.HeardOf(s.Generation().ID)
 	})
 	if err == nil && !whole {
-		err = fmt.Errorf("its leader has %d entries, others than the ledger, and %d sequences without one are too many to list", state.Events, state.Absent())
+		err = fmt.Errorf("its leader has %d entries, others than the ledger, and %d sequences without one are too many to list", state.Entries, state.Absent())
 	}
 	return state, damaged, err
 }

@@ -18,7 +18,7 @@ import (
 // Partition keeps the ledger of one partition up to date.
 //
 //	tail     calls start, handle and caughtUp, in this order
-//	follow   tells the ledger the first retained sequence, and looks at the server
+//	Watch    tells the ledger the first retained sequence, and looks at the server
 //	         when something was missed
 //
 // mu guards the ledger. It is never held across I/O.
@@ -33,22 +33,22 @@ type Partition struct {
 	Now       func() time.Time
 	slots     eventlog.BackfillSlots // to read the log; of all partitions
 
-	mu      sync.Mutex
-	ledger  *ledger.Ledger
-	waiting int            // how many wait for moved
-	tailed  eventlog.State // when the tail that runs began
-	moved   chan struct{}  // closed and replaced when the ledger moves, if somebody waits
-	wake    chan struct{}  // tells follow that a look is wanted
-	again   chan struct{}  // has the tail begin again
-	lacking string         // the leader that was found to lack entries, for its line in the log
-	misses  bool           // the server has fewer entries than it should
+	mu       sync.Mutex
+	ledger   *ledger.Ledger
+	waiting  int            // how many wait for advanced
+	tailed   eventlog.State // when the tail that runs began
+	advanced chan struct{}  // closed and replaced when the ledger moves, if somebody waits
+	wake     chan struct{}  // tells Watch that a look is wanted
+	again    chan struct{}  // has the tail begin again
+	lacking  string         // the leader that was found to lack entries, for its line in the log
+	misses   bool           // the server has fewer entries than it should
 }
 
 // New returns a partition with an empty ledger. It shares slots with others that read the log.
 func New(p int, log *eventlog.Log, slots eventlog.BackfillSlots, logger *slog.Logger) *Partition {
 	return &Partition{
 		Number: p, MaxAbsent: maxAbsent, Log: log, slots: slots, logger: logger, Cleared: func() {}, Alarmed: func() {}, Spare: func() {}, Now: time.Now,
-		ledger: ledger.New(), moved: make(chan struct{}), wake: make(chan struct{}, 1), again: make(chan struct{}, 1),
+		ledger: ledger.New(), advanced: make(chan struct{}), wake: make(chan struct{}, 1), again: make(chan struct{}, 1),
 	}
 }
 
@@ -56,7 +56,7 @@ func New(p int, log *eventlog.Log, slots eventlog.BackfillSlots, logger *slog.Lo
 func (p *Partition) Keep(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { p.Tail(ctx) })
-	wg.Go(func() { p.Follow(ctx) })
+	wg.Go(func() { p.Watch(ctx) })
 	wg.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,14 +80,14 @@ func (p *Partition) start(ctx context.Context, s eventlog.State) (uint64, error)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	epoch, through := p.ledger.Epoch, p.ledger.Through
+	restarts, through := p.ledger.Restarts, p.ledger.Through
 	if !same || p.mustReadAgain(s) {
 		p.ledger.Drop()
 		p.misses = false
 	}
 	after := p.ledger.Begin(s)
 	p.ledger.Stretches.Step = ledger.StepOf(p.Log.Settings())
-	if p.ledger.Epoch != epoch && through > 0 {
+	if p.ledger.Restarts != restarts && through > 0 {
 		p.logger.Warn("the partition is not what it was; its ledger starts again", "partition", p.Number, "through", through, "last", s.Last)
 	}
 	p.tailed = s
@@ -101,10 +101,10 @@ func (p *Partition) start(ctx context.Context, s eventlog.State) (uint64, error)
 // have been restarted though the connection, which is to another one, has stayed.
 func (p *Partition) same(ctx context.Context, s eventlog.State) (bool, error) {
 	p.mu.Lock()
-	newest, follows, moved := p.ledger.Newest, p.ledger.Follows(s), !s.SameServer(p.tailed)
-	whole := !follows || !moved || p.ledger.Intact(s)
+	newest, follows, otherServer := p.ledger.Newest, p.ledger.Matches(s), !s.SameServer(p.tailed)
+	whole := !follows || !otherServer || p.ledger.Intact(s)
 	p.mu.Unlock()
-	if !follows || !whole || !moved && !p.Log.Clustered() {
+	if !follows || !whole || !otherServer && !p.Log.Clustered() {
 		return whole, nil
 	}
 	if newest.Sequence < s.First { // nothing that is in the ledger is there any more
@@ -145,8 +145,8 @@ func (p *Partition) caughtUp(sequence, _ uint64) {
 // progress wakes those who wait for the ledger to move. The caller holds mu.
 func (p *Partition) progress() {
 	if p.waiting > 0 {
-		close(p.moved)
-		p.moved = make(chan struct{})
+		close(p.advanced)
+		p.advanced = make(chan struct{})
 	}
 	for _, d := range p.ledger.TakeDamage() {
 		p.logger.Warn("entries are missing that nothing explains; every stream may have lost events up to the last of them",
@@ -165,11 +165,11 @@ func Ring(bell chan struct{}) {
 	}
 }
 
-// lookEvery is how often follow looks at the server by itself at most.
+// lookEvery is how often Watch looks at the server by itself at most.
 const lookEvery = 100 * time.Millisecond
 
-// Follow runs until ctx ends.
-func (p *Partition) Follow(ctx context.Context) {
+// Watch runs until ctx ends.
+func (p *Partition) Watch(ctx context.Context) {
 	var looked time.Time
 	for {
 		state, changed := p.Log.State(p.Number)
@@ -216,7 +216,7 @@ func (p *Partition) note(state eventlog.State, now time.Time) {
 	if (ledger.Rules{MaxBytes: state.MaxBytes(p.Log.Settings())}).Used(state.Bytes) > ledger.FullShare {
 		p.Alarmed()
 	}
-	if p.compared(state) && !l.HeardOf(state.Generation().ID) && l.Follows(state) {
+	if p.compared(state) && !l.HeardOf(state.Generation().ID) && l.Matches(state) {
 		p.take(state)
 	}
 }
@@ -233,7 +233,7 @@ func (p *Partition) take(state eventlog.State) {
 func (p *Partition) doubt(ctx context.Context, state eventlog.State) error {
 	p.mu.Lock()
 	newest := p.ledger.Newest
-	doubtful := p.ledger.IsOf(state) && p.compared(state) && !p.ledger.HeardOf(state.Generation().ID) && !p.ledger.Follows(state)
+	doubtful := p.ledger.IsOf(state) && p.compared(state) && !p.ledger.HeardOf(state.Generation().ID) && !p.ledger.Matches(state)
 	p.mu.Unlock()
 	if !doubtful {
 		return nil
@@ -279,10 +279,10 @@ func (p *Partition) Look(ctx context.Context) error {
 }
 
 // lookThen looks at the server, and calls f under the lock: with the ledger's sequence when the
-// look began, and whether the ledger is still of the same epoch.
+// look began, and whether the ledger was not started again meanwhile.
 func (p *Partition) lookThen(ctx context.Context, f func(s eventlog.State, asOf uint64, same bool) error) error {
 	p.mu.Lock()
-	asOf, epoch := p.ledger.Through, p.ledger.Epoch
+	asOf, restarts := p.ledger.Through, p.ledger.Restarts
 	p.mu.Unlock()
 	state, err := p.Log.Look(ctx, p.Number)
 	if err != nil {
@@ -290,11 +290,11 @@ func (p *Partition) lookThen(ctx context.Context, f func(s eventlog.State, asOf 
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return f(state, asOf, p.ledger.Epoch == epoch)
+	return f(state, asOf, p.ledger.Restarts == restarts)
 }
 
-// ErrMoved is returned when the partition is not the one that the ledger follows.
-var ErrMoved = errors.New("the partition is not what it was")
+// ErrChanged is returned when the partition is not the one that the ledger follows.
+var ErrChanged = errors.New("the partition is not what it was")
 
 // Check looks at the server, and calls f with the state and the ledger if that is of the
 // partition and complete. Each change of the log begins with it.
@@ -303,8 +303,8 @@ func (p *Partition) Check(ctx context.Context, f func(eventlog.State, *ledger.Le
 	p.With(func(l *ledger.Ledger) { before = l.Tally() })
 	return p.lookThen(ctx, func(s eventlog.State, asOf uint64, same bool) error {
 		l := p.ledger
-		if !same || !l.Complete || !l.Followed(s, asOf) || !p.compared(s) {
-			return ErrMoved
+		if !same || !l.Complete || !l.MatchesAt(s, asOf) || !p.compared(s) {
+			return ErrChanged
 		}
 		l.Looked(asOf, s)
 		p.misses = p.misses || l.Misses(s, before)
@@ -328,7 +328,7 @@ func (p *Partition) Await(ctx context.Context, ok func(*ledger.Ledger) bool) boo
 	p.waiting++
 	defer func() { p.waiting-- }()
 	for !ok(p.ledger) {
-		moved := p.moved
+		moved := p.advanced
 		p.mu.Unlock()
 		select {
 		case <-moved:

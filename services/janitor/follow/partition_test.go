@@ -48,18 +48,18 @@ func TestPartition_GenerationBeforeTheEnd(t *testing.T) {
 			var run sync.WaitGroup
 			run.Go(func() { p.Keep(ctx) })
 			t.Cleanup(func() { stop(); run.Wait() })
-			events, epoch := 0, 0
+			events, restarts := 0, 0
 			follows := func() {
 				t.Helper()
 				waittest.Until(t, "the ledger has all", func() (whole bool) {
 					p.With(func(l *ledger.Ledger) {
-						events, epoch, whole = l.Totals.Events, l.Epoch, l.Complete && l.Through == last
+						events, restarts, whole = l.Totals.Events, l.Restarts, l.Complete && l.Through == last
 					})
 					return whole
 				})
 			}
 			follows()
-			before := epoch
+			before := restarts
 
 			if lost {
 				for _, sequence := range []uint64{last - 1, last} {
@@ -78,8 +78,8 @@ func TestPartition_GenerationBeforeTheEnd(t *testing.T) {
 			if lost {
 				want = 5
 			}
-			if events != want || (epoch != before) != lost {
-				t.Errorf("the ledger has %d events, and began again: %t", events, epoch != before)
+			if events != want || (restarts != before) != lost {
+				t.Errorf("the ledger has %d events, and began again: %t", events, restarts != before)
 			}
 		})
 	}
@@ -171,7 +171,7 @@ func TestPartition_ReplacedBehindAConnectionThatStays(t *testing.T) {
 	lost := publish(3)
 	follows(lost)
 	before := 0
-	p.With(func(l *ledger.Ledger) { before = l.Epoch })
+	p.With(func(l *ledger.Ledger) { before = l.Restarts })
 	holder.Stop()
 	must.NoError(t, errors.Join(os.RemoveAll(holder.Dir()), os.Rename(older, holder.Dir())))
 	holder.Start()
@@ -181,7 +181,7 @@ func TestPartition_ReplacedBehindAConnectionThatStays(t *testing.T) {
 	}
 	follows(last)
 	p.With(func(l *ledger.Ledger) {
-		if l.Epoch == before {
+		if l.Restarts == before {
 			t.Errorf("the ledger continues after entry %d, which is another one by now", lost)
 		}
 	})

@@ -68,10 +68,10 @@ func appendTrims(all []Announcement, r Removal) []Announcement {
 	return all
 }
 
-// Require has the ledger decide nothing before it has an entry that was stored while it was in an epoch: its
-// sequence means nothing in another one.
-func (l *Ledger) Require(epoch int, sequence uint64) {
-	if l.Epoch == epoch {
+// Require has the ledger decide nothing before it has an entry that was stored after so many restarts: its
+// sequence means nothing after another one.
+func (l *Ledger) Require(restarts int, sequence uint64) {
+	if l.Restarts == restarts {
 		l.Required = max(l.Required, sequence)
 	}
 }

@@ -11,10 +11,10 @@ func (l *Ledger) Balance() uint64 { return l.Entries() - l.Through }
 // cannot tell which: the leader may have those and lack others.
 func (l *Ledger) Has(s eventlog.State, balance uint64) (damaged uint64, known bool) {
 	if l.Damaged >= l.first {
-		l.lacking = int(max(int64(balance+s.Last-s.Events), 0)) //nolint:gosec // as in Misses
+		l.lacking = int(max(int64(balance+s.Last-s.Entries), 0)) //nolint:gosec // as in Misses
 		return s.Last, true
 	}
-	return l.Damaged, s.First == l.first && s.Events == balance+s.Last
+	return l.Damaged, s.First == l.first && s.Entries == balance+s.Last
 }
 
 // InFlight is how many entries a janitor deletes at a time: the ledger learns of these together.
@@ -35,8 +35,8 @@ func (l *Ledger) Misses(s eventlog.State, before Tally) bool {
 	if !l.Exact() || s.First != before.first {
 		return false
 	}
-	missing := int64(before.balance + s.Last - s.Events) //nolint:gosec // far fewer, and negative at times
-	l.lacking = min(l.lacking, int(max(missing, 0)))     // the floor has passed the others
+	missing := int64(before.balance + s.Last - s.Entries) //nolint:gosec // far fewer, and negative at times
+	l.lacking = min(l.lacking, int(max(missing, 0)))      // the floor has passed the others
 	return missing > int64(before.deleted+l.lacking)
 }
 
@@ -81,5 +81,5 @@ func (l *Ledger) Intact(s eventlog.State) bool {
 	l.Advance(s.First, s.Last)
 	most := l.Entries() + s.Last - max(l.Through, s.First-1)
 	least := most - uint64(l.ToDelete()) //nolint:gosec // not negative
-	return s.Events == most || known && s.Events < most && s.Events >= least
+	return s.Entries == most || known && s.Entries < most && s.Entries >= least
 }

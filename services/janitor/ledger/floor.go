@@ -80,19 +80,19 @@ func (l *Ledger) Lead(r Rules, bytes uint64, now time.Time) (before uint64) {
 	return min(before, l.Stretches.youngerThan(clock.Add(-r.Settled()), l.Through))
 }
 
-// Keeper says which control entries must stay.
-type Keeper struct {
+// Survivors says which control entries must stay.
+type Survivors struct {
 	*Ledger
 	Now      time.Time // by the ledger's clock
 	TTL      NameKept
 	Registry func(session string) (session.Record, bool)
 	// leaving has the newest entry of each life that is announced and not deleted yet;
-	// [Keeper.Barrier], [Keeper.Overdue] and [Keeper.Forgettable] set it.
+	// [Survivors.Barrier], [Survivors.Overdue] and [Survivors.Forgettable] set it.
 	leaving map[*Account]uint64
 }
 
 // leave notes what is announced and not deleted yet.
-func (k *Keeper) leave() {
+func (k *Survivors) leave() {
 	k.leaving = make(map[*Account]uint64, len(k.Pending))
 	for _, t := range k.Pending {
 		k.leaving[t.life] = max(k.leaving[t.life], t.last())
@@ -111,7 +111,7 @@ func (k *Keeper) leave() {
 //
 // Nothing is known of a life without an opening and a seal, nor of the empty one, whose ends
 // go after their events.
-func (k Keeper) live(c control) bool {
+func (k Survivors) live(c control) bool {
 	switch {
 	case c.opening != nil:
 		o := c.opening
@@ -139,7 +139,7 @@ func (k Keeper) live(c control) bool {
 
 // lasts reports whether a life has an opening or a seal, and no end. If its opening is lost, the
 // registry says whether it is open.
-func (k Keeper) lasts(a *Account) bool {
+func (k Survivors) lasts(a *Account) bool {
 	if a.markers.ended() || a.markers.sealed() || k.openings[a.Session] != nil {
 		return !a.markers.ended()
 	}
@@ -149,14 +149,14 @@ func (k Keeper) lasts(a *Account) bool {
 
 // openedAfter reports whether the opening of a life lies after a sequence, or may: one that is
 // announced stays until it is deleted.
-func (k Keeper) openedAfter(a *Account, seq uint64) bool {
+func (k Survivors) openedAfter(a *Account, seq uint64) bool {
 	o := k.openings[a.Session]
 	return o != nil && (!o.Known || o.Life == a.Life) && o.Seq > seq || k.leaving[a] > seq
 }
 
 // forgotten reports whether it is known that a life has ended for as long as its name is kept,
 // and the registry says that it has: an end that only the registry has cannot be proved.
-func (k Keeper) forgotten(a *Account) bool {
+func (k Survivors) forgotten(a *Account) bool {
 	if a == nil || !a.markers.ended() {
 		return false
 	}
@@ -185,7 +185,7 @@ func (l *Ledger) DropSettled(settled time.Duration, now time.Time) {
 
 // Barrier returns how far the floor may move, up to a sequence: not past a live control
 // entry, nor past one whose copy was not dropped; and not before the ledger has all copies.
-func (k Keeper) Barrier(upTo uint64) uint64 {
+func (k Survivors) Barrier(upTo uint64) uint64 {
 	if k.Through < k.Required {
 		return k.first
 	}
@@ -207,7 +207,7 @@ func (k Keeper) Barrier(upTo uint64) uint64 {
 
 // knows reports whether the ledger knows all that a stream has ever had: it began with the
 // partition, or with the life, or a copy of the birth reaches up to where the ledger began.
-func (k Keeper) knows(a *Account, s *stream) bool {
+func (k Survivors) knows(a *Account, s *stream) bool {
 	o := k.openings[a.Session]
 	return s.known || !s.copied && (k.begunAt <= 1 || o != nil && o.Whole && o.Known && o.Life == a.Life)
 }
@@ -222,7 +222,7 @@ type Copying struct {
 }
 
 // Overdue returns up to n live control entries before a sequence, the oldest first.
-func (k Keeper) Overdue(before uint64, n int) (all []Copying) {
+func (k Survivors) Overdue(before uint64, n int) (all []Copying) {
 	k.leave()
 	for _, c := range k.controls.list {
 		if c.seq >= before || len(all) == n {
@@ -235,7 +235,7 @@ func (k Keeper) Overdue(before uint64, n int) (all []Copying) {
 	return all
 }
 
-func (k Keeper) copying(c control) Copying {
+func (k Survivors) copying(c control) Copying {
 	out := Copying{Seq: c.seq, Subject: event.Subject{Kind: c.kind}}
 	if c.opening != nil {
 		out.Opening, out.Subject.Session = new(*c.opening), c.opening.Session

@@ -169,7 +169,7 @@ func TestFloor_LiveEntries(t *testing.T) {
 				l.Learn("s", o.Seq, test.life)
 			}
 			registry := func(string) (session.Record, bool) { return test.record, test.record.Session != "" }
-			k := Keeper{Ledger: l, Now: l.Clock(m.now.Add(test.after)), TTL: always(ttl), Registry: registry}
+			k := Survivors{Ledger: l, Now: l.Clock(m.now.Add(test.after)), TTL: always(ttl), Registry: registry}
 			var got []uint64
 			for _, c := range k.Overdue(m.last+1, 99) {
 				got = append(got, c.Seq)
@@ -196,10 +196,10 @@ func TestFloor_OriginalsStayUntilTheirCopiesAreOnDisk(t *testing.T) {
 	m.publish("s", "a", false) // 2, 3
 	l := rebuilt(m)
 	l.Learn("s", 1, "l1")
-	for _, c := range (Keeper{Ledger: l, Now: m.now, TTL: always(0), Registry: noRegistry}).Overdue(9, 9) {
+	for _, c := range (Survivors{Ledger: l, Now: m.now, TTL: always(0), Registry: noRegistry}).Overdue(9, 9) {
 		l.Required = m.rewrite(c) // 4, 5
 	}
-	k := Keeper{Ledger: l, Now: m.now, TTL: always(0), Registry: noRegistry}
+	k := Survivors{Ledger: l, Now: m.now, TTL: always(0), Registry: noRegistry}
 	if got := k.Barrier(9); got != 1 {
 		t.Errorf("before the ledger has the copies the floor may go to %d", got)
 	}
@@ -231,7 +231,7 @@ func TestFloor_WaitsForCopiesOfWhatItPassed(t *testing.T) {
 	m.publish("s", "a", false) // 2, 3
 	acting := rebuilt(m)
 	acting.Learn("s", 1, "l1")
-	for _, c := range (Keeper{Ledger: acting, Now: m.now, TTL: always(0), Registry: noRegistry}).Overdue(2, 9) {
+	for _, c := range (Survivors{Ledger: acting, Now: m.now, TTL: always(0), Registry: noRegistry}).Overdue(2, 9) {
 		m.rewrite(c) // 4
 	}
 	m.publish("s", "a", false) // 5
@@ -240,7 +240,7 @@ func TestFloor_WaitsForCopiesOfWhatItPassed(t *testing.T) {
 		lagging.Apply(e, m.now)
 	}
 	lagging.Looked(lagging.Through, m.state())
-	k := Keeper{Ledger: lagging, Now: m.now, TTL: always(0), Registry: noRegistry}
+	k := Survivors{Ledger: lagging, Now: m.now, TTL: always(0), Registry: noRegistry}
 	lagging.DropSettled(0, m.now)
 	if got := k.Barrier(5); got != 2 {
 		t.Errorf("without the opening's copy the floor may go to %d, want 2", got)
@@ -266,9 +266,9 @@ func TestKeeper_FloorBeforeTheCopy(t *testing.T) {
 		m.open("s")                // 1
 		m.publish("s", "a", false) // 2, 3
 		ledgers := []*Ledger{rebuilt(m), rebuilt(m)}
-		keep := func(i int) Keeper {
+		keep := func(i int) Survivors {
 			ledgers[i].Learn("s", ledgers[i].Opening("s").Seq, "l1")
-			return Keeper{Ledger: ledgers[i], Now: m.now, TTL: always(0), Registry: noRegistry}
+			return Survivors{Ledger: ledgers[i], Now: m.now, TTL: always(0), Registry: noRegistry}
 		}
 		copies := keep(0).Overdue(4, 9)
 		m.publish("s", "a", false) // 4
@@ -319,7 +319,7 @@ func TestKeeper_Knows(t *testing.T) {
 			birth.Valid, birth.Sequence, birth.Time = true, 11, noon
 			l.Apply(birth, noon)
 			a := l.account("s", "l")
-			k := Keeper{Ledger: l, Now: noon, TTL: always(time.Hour), Registry: func(string) (session.Record, bool) { return session.Record{}, false }}
+			k := Survivors{Ledger: l, Now: noon, TTL: always(time.Hour), Registry: func(string) (session.Record, bool) { return session.Record{}, false }}
 			if got := k.knows(a, a.stream("t")); got != test.want {
 				t.Errorf("it is known: %t", got)
 			}
@@ -332,7 +332,7 @@ func TestKeeper_Knows(t *testing.T) {
 
 // forgettable returns the trims of lives whose names are not kept.
 func forgettable(l *Ledger, now time.Time) []Announcement {
-	return slices.Concat(Keeper{Ledger: l, Now: now, TTL: always(0), Registry: noRegistry}.Forgettable(false)...)
+	return slices.Concat(Survivors{Ledger: l, Now: now, TTL: always(0), Registry: noRegistry}.Forgettable(false)...)
 }
 
 // The opening of a life goes first, and everything else once it is deleted: at no time is there
@@ -382,7 +382,7 @@ func TestForget_OpeningGoesFirst(t *testing.T) {
 		t.Error("the ledger has forgotten the end of a life whose opening is not deleted yet")
 	}
 	l.Deleted([]uint64{1})
-	if k := (Keeper{Ledger: l, Now: m.now, TTL: always(time.Hour), Registry: noRegistry}); len(k.Forgettable(false)) > 0 {
+	if k := (Survivors{Ledger: l, Now: m.now, TTL: always(time.Hour), Registry: noRegistry}); len(k.Forgettable(false)) > 0 {
 		t.Error("the life is forgotten before its time")
 	}
 	announced(2, 4, 6, 7, 8, 9, 10)

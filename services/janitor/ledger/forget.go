@@ -15,7 +15,7 @@ import (
 
 // Forgettable returns the trims that take what can be taken now of the lives that are forgotten.
 // byAge says that the floor moves by age: it takes all but what a session wants to have gone earlier.
-func (k Keeper) Forgettable(byAge bool) (lives [][]Announcement) {
+func (k Survivors) Forgettable(byAge bool) (lives [][]Announcement) {
 	k.leave()
 	openings, rest := map[*Opening]*Account{}, map[*Account]bool{}
 	for _, a := range k.Accounts {
@@ -73,7 +73,7 @@ func (l *Ledger) forget(a *Account) {
 }
 
 // asks reports whether a session says itself how long it is kept when it is closed.
-func (k Keeper) asks(a *Account) bool {
+func (k Survivors) asks(a *Account) bool {
 	rec, ok := k.Registry(a.Session)
 	return ok && rec.Life == a.Life && rec.Retention.KeepClosed > 0
 }
@@ -81,7 +81,7 @@ func (k Keeper) asks(a *Account) bool {
 // forgetting returns the trims that name some control entries of a life each; whole says that
 // these are all that are left. They follow each other, and say of the life's events what the trims
 // before them do.
-func (k Keeper) forgetting(a *Account, lists [][]uint64, whole bool) (all []Announcement) {
+func (k Survivors) forgetting(a *Account, lists [][]uint64, whole bool) (all []Announcement) {
 	for i, list := range lists {
 		t := eventlog.Trim{Session: a.Session, Life: a.Life, UpTo: a.newestRemoved, Reason: eventlog.Trimmed, Listed: list}
 		t.Forgotten = whole && i == len(lists)-1

@@ -114,7 +114,7 @@ func RemovalOf(r Removal) RemovalInfo {
 
 // ID returns the event ID of a sequence in a stream of a life.
 func (l *Ledger) ID(session, life, stream string, seq uint64) string {
-	at := event.Place{Origin: l.origin, Generation: l.Generation(), Session: session, Life: life, Stream: stream}
+	at := event.TagParts{Origin: l.origin, Generation: l.Generation(), Session: session, Life: life, Stream: stream}
 	return event.ID{Stream: stream, Tag: at.Tag(), Sequence: seq}.String()
 }
 

@@ -23,7 +23,7 @@ type Ledger struct {
 	Created     time.Time
 	origin      string
 	Generations []event.Generation
-	Epoch       int // how often the ledger was started again
+	Restarts    int // how often the ledger was started again
 
 	begunAt  uint64 // what lay below it the ledger has not seen, at least not all of it
 	first    uint64 // everything before it is gone
@@ -56,7 +56,7 @@ type Ledger struct {
 	Alarm     Alarm           // the sweeper sets it
 	Over      map[string]bool // the lives that it rang for, as [event.LifeKey] has them
 	Totals    Totals
-	Passed    uint64 // how many events ever went below the floor, those of earlier epochs too
+	Passed    uint64 // how many events ever went below the floor, those from before its restarts too
 
 	pruned   uint64    // first, when all streams were last looked at
 	prunedAt time.Time // when that was
@@ -99,22 +99,22 @@ func New() *Ledger {
 // until it begins.
 func (l *Ledger) Drop() {
 	fresh := New()
-	fresh.Epoch, fresh.Alarm, fresh.Passed = l.Epoch+1, l.Alarm, l.Passed
+	fresh.Restarts, fresh.Alarm, fresh.Passed = l.Restarts+1, l.Alarm, l.Passed
 	fresh.Stretches.Step = l.Stretches.Step
 	*l = *fresh
 }
 
-// Follows reports whether a partition is still the one in the book, with all that
+// Matches reports whether a partition is still the one in the book, with all that
 // is in the book: not created again, and not rolled back, neither now nor meanwhile
 // (a generation that began at or before through has assigned its sequences again).
 //
 // A ledger continues with another server only when the log still has its newest entry: a
 // generation that began late does not show a roll-back.
-func (l *Ledger) Follows(s eventlog.State) bool { return l.Followed(s, l.Through) }
+func (l *Ledger) Matches(s eventlog.State) bool { return l.MatchesAt(s, l.Through) }
 
-// Followed is [Ledger.Follows] for a state that was asked for when the ledger was at
+// MatchesAt is [Ledger.Matches] for a state that was asked for when the ledger was at
 // through: the tail may have moved on since.
-func (l *Ledger) Followed(s eventlog.State, through uint64) bool {
+func (l *Ledger) MatchesAt(s eventlog.State, through uint64) bool {
 	if !l.IsOf(s) || s.Last < through {
 		return false
 	}
@@ -144,7 +144,7 @@ func (l *Ledger) Generation() string {
 // Begin prepares the ledger for a tail of a partition, and returns the sequence to
 // go on after: its own when it follows the partition, else 0, and then it starts again.
 func (l *Ledger) Begin(s eventlog.State) uint64 {
-	if !l.Follows(s) {
+	if !l.Matches(s) {
 		l.Drop()
 		l.Created, l.origin, l.begunAt = s.Created, s.Origin, s.First
 	}
@@ -186,7 +186,7 @@ func (l *Ledger) Apply(e eventlog.Entry, now time.Time) (cleared bool) {
 	switch {
 	case !e.Valid:
 		l.controls.push(control{seq: e.Sequence, size: sizeOf(e)})
-		l.explain(e.Floor)
+		l.explain(e.PurgedTo)
 	case e.Subject.Kind == event.Open:
 		l.open(e, now)
 	default:

@@ -121,7 +121,7 @@ func TestLedger_ComparedWithTheLogAfterARestart(t *testing.T) {
 			}
 			l := rebuilt(m)
 			s := m.state()
-			s.Events, s.Last = test.events, test.last
+			s.Entries, s.Last = test.events, test.last
 			if !test.known {
 				s.Generations = append(s.Generations, next)
 			}
@@ -337,7 +337,7 @@ func TestLedger_FloorPassesTheTail(t *testing.T) {
 		"and the leader lags": func(l *Ledger, m *model) {
 			leads := m.state()
 			leads.First = 1
-			m.entries[0].Valid, m.entries[0].Floor = false, 4
+			m.entries[0].Valid, m.entries[0].PurgedTo = false, 4
 			for _, e := range m.entries {
 				l.Apply(e, m.now)
 			}
@@ -362,7 +362,7 @@ func TestLedger_FloorPassesTheTail(t *testing.T) {
 			}
 			l.Learn("s", 7, m.lives["s"].life)
 			a := l.Accounts[event.LifeKey("s", m.lives["s"].life)]
-			if (Keeper{Ledger: l}).knows(a, a.Streams["a"]) || l.NewestEventAt(a.key()).Before(last) {
+			if (Survivors{Ledger: l}).knows(a, a.Streams["a"]) || l.NewestEventAt(a.key()).Before(last) {
 				t.Errorf("it knows all of %+v, and the last event is of %s", a.Streams["a"], l.NewestEventAt(a.key()))
 			}
 			if d := l.TakeDamage(); len(d) > 0 || !l.Exact() {
@@ -542,7 +542,7 @@ func TestLedger_WaitsForNothingThatIsLost(t *testing.T) {
 	m.open("s")
 	m.publish("s", "a", false) // 2, 3
 	l := rebuilt(m)
-	l.Require(l.Epoch, 4) // a trim
+	l.Require(l.Restarts, 4) // a trim
 	if l.Begin(m.state()); l.Through < l.Required {
 		t.Errorf("it waits for %d, and the log ends at %d", l.Required, m.last)
 	}

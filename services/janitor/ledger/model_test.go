@@ -56,7 +56,7 @@ func newModel() *model {
 func (m *model) state() eventlog.State {
 	return eventlog.State{
 		Created: time.Unix(1, 0), Origin: "birth", Generations: []event.Generation{{ID: "birth", Start: 1}},
-		First: m.first, Last: m.last, Events: uint64(len(m.entries)),
+		First: m.first, Last: m.last, Entries: uint64(len(m.entries)),
 	}
 }
 

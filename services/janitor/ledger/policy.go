@@ -66,9 +66,9 @@ type LifeState struct {
 	markers       *markers
 }
 
-// Expired reports whether the life has been over for longer than the grace. A life that is sealed
+// PastGrace reports whether the life has been over for longer than the grace. A life that is sealed
 // and has no end is not over: its streams take events until the registrar has ended it.
-func (s LifeState) Expired(now time.Time, grace time.Duration) bool {
+func (s LifeState) PastGrace(now time.Time, grace time.Duration) bool {
 	var since time.Time
 	switch {
 	case s.markers.ended():
@@ -114,7 +114,7 @@ func (v LifeView) key() string { return event.LifeKey(v.session, v.life) }
 // The limits count what is left after everything else, and are met exactly; see [trimLive].
 func Policy(v LifeView, lim Limits, now time.Time) []Removal {
 	var out []Removal
-	if v.Expired(now, lim.ClosedGrace) {
+	if v.PastGrace(now, lim.ClosedGrace) {
 		for _, s := range v.streams {
 			out = appendRemoval(out, Closed, v.key(), s.name, s.events)
 		}

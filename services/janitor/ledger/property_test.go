@@ -141,8 +141,8 @@ func (m *machine) delete(t *rapid.T, n int, heard bool) {
 	}
 }
 
-func (m *machine) keeper() Keeper {
-	return Keeper{Ledger: m.ledger, Now: m.ledger.Clock(m.now()), TTL: always(m.ttl), Registry: noRegistry}
+func (m *machine) keeper() Survivors {
+	return Survivors{Ledger: m.ledger, Now: m.ledger.Clock(m.now()), TTL: always(m.ttl), Registry: noRegistry}
 }
 
 // copy copies up to n control entries.
@@ -167,7 +167,7 @@ func (m *machine) move(t *rapid.T, used uint64) {
 	}
 	m.ledger.Advance(m.log.first, m.log.last)
 	if m.takes {
-		m.ledger.Require(m.ledger.Epoch, m.log.last)
+		m.ledger.Require(m.ledger.Restarts, m.log.last)
 		m.takes = false
 	}
 	before, why := m.ledger.Target(m.rules, used, m.now())

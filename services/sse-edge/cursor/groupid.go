@@ -108,9 +108,9 @@ func appendGroupPosition(b []byte, partition int, at GroupPosition) []byte {
 	return b
 }
 
-// partitionTag is the tag of positions in a partition; see [event.Place.Tag].
+// partitionTag is the tag of positions in a partition; see [event.TagParts.Tag].
 func partitionTag(origin, generation string) string {
-	return event.Place{Origin: origin, Generation: generation, Stream: "="}.Tag()
+	return event.TagParts{Origin: origin, Generation: generation, Stream: "="}.Tag()
 }
 
 // checksum is what a place adds to the checksums of a GroupID.

@@ -316,7 +316,7 @@ func (o *groupOpener) cursorOf(i int, life string) string {
 	if !at.known {
 		return o.from.After // a gap
 	}
-	tag := event.Place{Origin: at.origin, Generation: at.generation, Session: m.Place.Session, Life: life, Stream: m.Place.Stream}.Tag()
+	tag := event.TagParts{Origin: at.origin, Generation: at.generation, Session: m.Place.Session, Life: life, Stream: m.Place.Stream}.Tag()
 	return event.ID{Stream: m.Place.Stream, Tag: tag, Sequence: o.at[i]}.String()
 }
 

@@ -88,7 +88,7 @@ func (m *Member) follow(ctx context.Context, life string, authorized bool, from 
 	if err != nil {
 		return err
 	}
-	opened := r.life.opened
+	opened := r.life.began
 	if m.place == nil && r.Place.Life != "" && !r.life.found {
 		if opened, err = m.lane.part.openedAt(ctx, m.Place.Session, r.Place.Life, r.Cursor); err != nil {
 			r.Close()

@@ -136,23 +136,23 @@ func (p *Partition) Life(session string) (life string, ok bool) {
 
 // life is the newest life of a session's name, and how that is known.
 type life struct {
-	token  string
-	found  bool   // the log says so
-	opened uint64 // the sequence of its first opening, or, if that is unknown, of a later one; 0: of none
+	token string
+	found bool   // the log says so
+	began uint64 // the sequence of its first opening, or, if that is unknown, of a later one; 0: of none
 }
 
-// lifeAt returns the life of a session that has a name, or the newest one if name is empty; a session of which the log
+// lifeAt returns the life of a session that has a token, or the newest one if token is empty; a session of which the log
 // holds nothing has none. The log is asked where the window does not know, is behind a position, or knows another life:
 // that would count as the later one. Errors are those of the log.
-func (p *Partition) lifeAt(ctx context.Context, session, name string, position uint64) (*life, error) {
+func (p *Partition) lifeAt(ctx context.Context, session, token string, position uint64) (*life, error) {
 	behind := p.isBehind(position) // asked first: what comes in between may be the opening of a later life
 	known, ok, whole := p.window.LifeOf(session)
-	if sure := name == "" && (ok || whole) || name != "" && (!ok || known == name); sure && !behind {
-		return &life{token: cmp.Or(name, known)}, nil
+	if sure := token == "" && (ok || whole) || token != "" && (!ok || known == token); sure && !behind {
+		return &life{token: cmp.Or(token, known)}, nil
 	}
 	of, err := p.fetchLife(ctx, session)
-	if name != "" && of.token != name {
-		of = life{token: name}
+	if token != "" && of.token != token {
+		of = life{token: token}
 	}
 	return &of, err
 }
@@ -166,7 +166,7 @@ func (p *Partition) fetchLife(ctx context.Context, name string) (life, error) {
 	if !errors.Is(err, eventlog.ErrNotFound) {
 		return life{}, err
 	}
-	give, err := takeOne(ctx, p.of.whole) // its newest entry may be an event
+	give, err := takeOne(ctx, p.of.wholeEvents) // its newest entry may be an event
 	if err != nil {
 		return life{}, err
 	}
@@ -298,7 +298,7 @@ func (p *Partition) at(ctx context.Context, sequence uint64) (eventlog.Entry, er
 // backfillFrom returns the sequence to begin after so that what follows fits into
 // the window, and where the window then starts.
 func (p *Partition) backfillFrom(state eventlog.State) (after, start uint64) {
-	if state.Events == 0 {
+	if state.Entries == 0 {
 		return state.Last, 1
 	}
 	if state.Bytes <= uint64(p.of.backfill) { //nolint:gosec // a positive number of bytes
@@ -382,5 +382,5 @@ func (p *Partition) openedAt(ctx context.Context, session, life string, position
 		return newest.Began, nil
 	}
 	of, err := p.fetchLife(ctx, session)
-	return of.opened, err
+	return of.began, err
 }

@@ -25,17 +25,17 @@ import (
 //
 // One that is followed again begins with nothing: what was known of it may not hold any more.
 type Partitions struct {
-	cfg      Config
-	log      *eventlog.Log
-	metrics  *metrics
-	backfill int                    // bytes of a partition
-	reads    chan struct{}          // a token for each read below the windows, of all partitions
-	whole    *quota.Pool            // a slot for each request that is answered with a whole event, by client
-	compares *quota.Pool            // likewise, for one that a tail waits for, and not behind clients
-	scans    *quota.Pool            // a slot for each read of a session's trims, of openings and ends, or of newest events, by client
-	slots    eventlog.BackfillSlots // for a backfill each
-	ctx      context.Context        //nolint:containedctx // of the tails
-	end      context.CancelFunc
+	cfg           Config
+	log           *eventlog.Log
+	metrics       *metrics
+	backfill      int                    // bytes of a partition
+	reads         chan struct{}          // a token for each read below the windows, of all partitions
+	wholeEvents   *quota.Pool            // a slot for each request that is answered with a whole event, by client
+	compares      *quota.Pool            // likewise, for one that a tail waits for, and not behind clients
+	scans         *quota.Pool            // a slot for each read of a session's trims, of openings and ends, or of newest events, by client
+	backfillSlots eventlog.BackfillSlots // for a backfill each
+	ctx           context.Context        //nolint:containedctx // of the tails
+	end           context.CancelFunc
 
 	mu       sync.Mutex
 	followed []*Partition // by number; nil for one that is not followed
@@ -49,7 +49,7 @@ const wholeAtOnce = 4
 
 // Newest is [eventlog.Log.Newest], which is answered with a whole event.
 func (ps *Partitions) Newest(ctx context.Context, s event.Subject) (eventlog.Entry, error) {
-	give, err := takeOne(ctx, ps.whole)
+	give, err := takeOne(ctx, ps.wholeEvents)
 	if err != nil {
 		return eventlog.Entry{}, err
 	}
@@ -62,8 +62,8 @@ func New(cfg Config) *Partitions {
 	n := cfg.Log.Settings().Partitions
 	ps := &Partitions{
 		cfg: cfg, log: cfg.Log, followed: make([]*Partition, n), backfill: cfg.WindowBytes / n * 8 / 10,
-		reads: make(chan struct{}, cfg.LogReads), whole: quota.NewPool(wholeAtOnce), compares: quota.NewPool(1), scans: quota.NewPool(int64(cfg.LogReads)),
-		slots: eventlog.NewBackfillSlots(max(2, runtime.GOMAXPROCS(0))),
+		reads: make(chan struct{}, cfg.LogReads), wholeEvents: quota.NewPool(wholeAtOnce), compares: quota.NewPool(1), scans: quota.NewPool(int64(cfg.LogReads)),
+		backfillSlots: eventlog.NewBackfillSlots(max(2, runtime.GOMAXPROCS(0))),
 	}
 	switch {
 	case cfg.Backfill > 0:
@@ -117,7 +117,7 @@ func (p *Partition) follow() {
 	var work sync.WaitGroup
 	work.Go(p.watch)
 	_ = p.log.Tail(p.ctx, p.number, eventlog.TailConfig{ // its only error is the context's
-		Slots:  p.of.slots,
+		Slots:  p.of.backfillSlots,
 		Again:  p.again,
 		Start:  p.start,
 		Handle: p.handle,

@@ -273,12 +273,12 @@ func TestPartitions_ReadersComeAndGo(t *testing.T) {
 // behind it.
 func TestPartitions_WholeEventsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ps := &Partitions{whole: quota.NewPool(wholeAtOnce)}
+		ps := &Partitions{wholeEvents: quota.NewPool(wholeAtOnce)}
 		release := make(chan struct{})
 		var greedy sync.WaitGroup
 		for range 2 * wholeAtOnce {
 			greedy.Go(func() {
-				give, err := takeOne(WithClient(t.Context(), "greedy"), ps.whole)
+				give, err := takeOne(WithClient(t.Context(), "greedy"), ps.wholeEvents)
 				if err != nil {
 					t.Error(err)
 					return
@@ -290,12 +290,12 @@ func TestPartitions_WholeEventsAreShared(t *testing.T) {
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // of the bubble
 		defer cancel()
-		give, err := takeOne(WithClient(ctx, "modest"), ps.whole)
+		give, err := takeOne(WithClient(ctx, "modest"), ps.wholeEvents)
 		close(release)
 		greedy.Wait()
 		must.NoError(t, err)
 		give()
-		if n := ps.whole.Used(); n != 0 {
+		if n := ps.wholeEvents.Used(); n != 0 {
 			t.Errorf("%d are still taken", n)
 		}
 	})

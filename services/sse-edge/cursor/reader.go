@@ -230,7 +230,7 @@ func (r *Reader) take(v window.View, s *Step) {
 	if len(r.Dropped) > 0 { // of what came before this step: the cursor may go back to where it was
 		maps.DeleteFunc(r.Dropped, func(_ string, upTo uint64) bool { return upTo <= r.Cursor })
 	}
-	r.Cursor, r.Last = max(r.Cursor, v.Through), v.Last
+	r.Cursor, r.LastNumber = max(r.Cursor, v.Through), v.LastNumber
 	s.More, s.jumpEnd = v.More, v.JumpEnd
 	if s.Ended = v.Closed != 0 && r.Cursor >= v.Closed && !v.More; s.Ended {
 		r.end = v.Closed
@@ -279,7 +279,7 @@ func (r *Reader) rolledBack(v window.View, s *Step) {
 	if r.end > v.Common {
 		r.end = 0
 	}
-	r.Rollbacks, r.provenTo, r.Last, r.cleared, r.asked, r.askedFirst, r.seekEnd = v.Rollbacks, 0, 0, nil, 0, 0, true
+	r.Rollbacks, r.provenTo, r.LastNumber, r.cleared, r.asked, r.askedFirst, r.seekEnd = v.Rollbacks, 0, 0, nil, 0, 0, true
 }
 
 // drop notes that a stream's events up to a sequence are gone, or all streams' when stream is
@@ -310,7 +310,7 @@ func (r *Reader) GoBack(s Step, told int) {
 	switch {
 	case told > len(s.Items):
 	case told > 0:
-		r.Cursor, r.Last = s.Items[told-1].Sequence, s.Items[told-1].Number
+		r.Cursor, r.LastNumber = s.Items[told-1].Sequence, s.Items[told-1].Number
 		r.sent = r.Cursor
 	case len(s.Items) > 0:
 		r.Cursor = s.Items[0].Sequence - 1
@@ -353,10 +353,10 @@ func (r *Reader) ID(sequence uint64) string {
 // generation of the log does not count, also for a cursor that is ahead of the window: the window has yet
 // to find out whether the log still has what lies there.
 func (r *Reader) retag(v window.View) {
-	p := r.Tags.place
+	p := r.Tags.parts
 	p.Generation, p.Origin, p.Life = v.Generation, v.Origin, v.Life
 	r.Place.Life = v.Life
-	if p != r.Tags.place {
+	if p != r.Tags.parts {
 		r.Tags = NewTagger(p)
 	}
 }
@@ -413,7 +413,7 @@ func (r *Reader) ResumesAt(s Step) uint64 {
 
 // MoveTo moves the cursor to where another reader of the same place stood.
 func (r *Reader) MoveTo(sequence uint64) {
-	r.Cursor, r.provenTo, r.Last, r.asked = sequence, 0, 0, 0
+	r.Cursor, r.provenTo, r.LastNumber, r.asked = sequence, 0, 0, 0
 	r.unsent()
 }
 
@@ -465,5 +465,5 @@ func (r *Reader) Release() { r.items = nil }
 
 // InMemory returns a reader of a window alone, whose partition has no log.
 func InMemory(w *window.Window, at window.Place, cursor uint64) *Reader {
-	return &Reader{part: &Partition{window: w}, Place: at, limit: window.Limits{Events: 1000, Bytes: 1 << 20}, ChainCursor: window.ChainCursor{Chain: w.Attach(at, false, 0).Chain, Cursor: cursor}, Tags: NewTagger(event.Place{})}
+	return &Reader{part: &Partition{window: w}, Place: at, limit: window.Limits{Events: 1000, Bytes: 1 << 20}, ChainCursor: window.ChainCursor{Chain: w.Attach(at, false, 0).Chain, Cursor: cursor}, Tags: NewTagger(event.TagParts{})}
 }

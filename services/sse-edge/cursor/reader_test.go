@@ -141,7 +141,7 @@ func TestRead_WindowLagsAGeneration(t *testing.T) {
 		a := p.window.Attach(at, false, 0)
 		defer p.window.Detach(a.Chain)
 		a.Gens, a.Generation, a.End = append(a.Gens[:len(a.Gens):len(a.Gens)], event.Generation{ID: "lost", Start: 3}), "lost", 3
-		of := r.tagPlace()
+		of := r.tagParts()
 		of.Generation = "lost"
 		id := event.ID{Stream: "a", Tag: of.Tag(), Sequence: 5}
 		if err := r.resume(waittest.Context(t), Start{After: id.String()}, a); !errors.Is(err, errOtherGeneration) {
@@ -239,7 +239,7 @@ func TestReader_AboutAheadOfTheWindow(t *testing.T) {
 	_, p := withoutTails(t, f, first-1)
 	origin, gens := p.window.Generations()
 	for stream, stored := range map[string]bool{"a": true, "b": false} {
-		tag := event.Place{Origin: origin, Generation: gens[0].ID, Session: "s", Stream: stream}.Tag()
+		tag := event.TagParts{Origin: origin, Generation: gens[0].ID, Session: "s", Stream: stream}.Tag()
 		r := opensAt(t, p.of, streamOf(stream), Start{After: event.ID{Stream: stream, Tag: tag, Sequence: first}.String()}, ten)
 		exists, oldest := r.About(waittest.Context(t))
 		if exists != stored || (oldest != nil) != stored || stored && *oldest != r.ID(first) {
@@ -271,7 +271,7 @@ func TestReader_AheadOfALeaderWithoutAQuorum(t *testing.T) {
 	defer p.release()
 	must.NoError(t, p.untilReady(waittest.Context(t)))
 	const beyond = 1000
-	place := event.Place{Origin: before.Origin, Generation: before.Generation().ID, Session: "s", Stream: "a"}
+	place := event.TagParts{Origin: before.Origin, Generation: before.Generation().ID, Session: "s", Stream: "a"}
 	id := event.ID{Stream: "a", Tag: place.Tag(), Sequence: beyond}.String()
 	a := p.window.Attach(streamOf("a"), false, 0)
 	defer p.window.Detach(a.Chain)
@@ -505,7 +505,7 @@ func TestReader_RolledBackWithoutJanitor(t *testing.T) {
 	lost := comesTo(t, stayed, "s", f.Publish("a", 3))
 	f.Server.Stop()
 	must.NoError(t, errors.Join(os.RemoveAll(f.Server.Dir()), os.Rename(older, f.Server.Dir())))
-	place := event.Place{Session: "s", Stream: "a"}
+	place := event.TagParts{Session: "s", Stream: "a"}
 	state, _ := f.Backend.Log.State(0)
 	place.Origin, place.Generation = state.Origin, state.Generation().ID
 	had := event.ID{Stream: "a", Tag: place.Tag(), Sequence: lost}.String()
@@ -791,7 +791,7 @@ func TestReader_WholeEventsInTurns(t *testing.T) {
 	link := natstest.Link{Before: func(data []byte) {
 		if part := needle.Load(); part != nil && bytes.Contains(data, []byte(*part)) {
 			requests.Add(1)
-			held.Add(ps.whole.Used() + ps.compares.Used())
+			held.Add(ps.wholeEvents.Used() + ps.compares.Used())
 		}
 	}}
 	ps = followThrough(t, f, &link)
@@ -838,12 +838,12 @@ func TestReader_WholeEventsInTurns(t *testing.T) {
 			t.Errorf("%s: %d requests with %d tokens, %v", tt.name, requests.Load(), held.Load(), err)
 		}
 		needle.Store(nil)
-		if n := ps.whole.Used(); n != 0 {
+		if n := ps.wholeEvents.Used(); n != 0 {
 			t.Errorf("%s: %d tokens are still taken", tt.name, n)
 		}
 	}
 	back := opensAt(t, p.of, streamOf("a"), Start{After: r.ID(last)}, ten)
-	ps.whole.Take("", wholeAtOnce)
+	ps.wholeEvents.Take("", wholeAtOnce)
 	if exists, oldest := back.About(waittest.Context(t)); !exists || oldest != nil { // it does not wait
 		t.Errorf("a client that comes back: %t, %v", exists, oldest)
 	}
@@ -1064,10 +1064,10 @@ func TestLooks_WindowChangesItsGeneration(t *testing.T) {
 // not told its end when another one comes meanwhile.
 func TestPartition_LogAheadOfTheTail(t *testing.T) {
 	f := edgetest.NewLog(t)
-	p := &Partition{of: &Partitions{whole: quota.NewPool(1)}, log: f.Backend.Log, window: caughtUp(1 << 20)}
+	p := &Partition{of: &Partitions{wholeEvents: quota.NewPool(1)}, log: f.Backend.Log, window: caughtUp(1 << 20)}
 	attach := func() window.Attachment {
 		of := must.Value(p.lifeAt(waittest.Context(t), "s", "", 0))(t)
-		return p.window.Attach(window.Place{Session: "s", Life: of.token}, of.found, of.opened)
+		return p.window.Attach(window.Place{Session: "s", Life: of.token}, of.found, of.began)
 	}
 	waiting := attach()
 	rec := must.Value(f.Backend.Sessions.Create(waittest.Context(t), session.New("s", "", nil, time.Now())))(t)
@@ -1089,7 +1089,7 @@ func TestReader_LifeAheadOfTheWindow(t *testing.T) {
 	last := f.Publish("a", 2)
 	at := window.Place{Session: "s", Life: f.Life("s"), Stream: "a"}
 	origin, gens := p.window.Generations()
-	tag := event.Place{Origin: origin, Generation: gens[0].ID, Session: "s", Life: at.Life, Stream: "a"}.Tag()
+	tag := event.TagParts{Origin: origin, Generation: gens[0].ID, Session: "s", Life: at.Life, Stream: "a"}.Tag()
 	var readers []*Reader
 	for _, from := range []Start{{}, {Now: true}, {After: event.ID{Stream: "a", Tag: tag, Sequence: last - 1}.String()}} {
 		r := opensAt(t, p.of, at, from, ten)
@@ -1118,7 +1118,7 @@ func TestReader_LifeAheadOfTheRegistry(t *testing.T) {
 	f.Reuse("s", "")
 	last := f.Publish("a", 2)
 	origin, gens := p.window.Generations()
-	tag := event.Place{Origin: origin, Generation: gens[0].ID, Session: "s", Life: f.Life("s"), Stream: "a"}.Tag()
+	tag := event.TagParts{Origin: origin, Generation: gens[0].ID, Session: "s", Life: f.Life("s"), Stream: "a"}.Tag()
 	r, err := p.of.Open(waittest.Context(t), at, Start{After: event.ID{Stream: "a", Tag: tag, Sequence: last - 1}.String()}, ten)
 	if !Transient(err) {
 		defer r.Close()
@@ -1242,7 +1242,7 @@ func TestReader_AheadOfAWindowOfAnEarlierGeneration(t *testing.T) {
 		}
 		state, _ := f.Backend.Log.State(0)
 		id, err := event.ParseID(r.ID(r.Cursor))
-		if verdict, common := event.Resolve(id, r.tagPlace(), state.Generations); err != nil || verdict != c.want || len(state.Generations) != 2 {
+		if verdict, common := event.Resolve(id, r.tagParts(), state.Generations); err != nil || verdict != c.want || len(state.Generations) != 2 {
 			t.Errorf("%s: in %+v the cursor is %d, with %d in common; %v", name, state.Generations, verdict, common, err)
 		}
 	}
@@ -1309,7 +1309,7 @@ func TestReader_FloorAboveWhatTheWindowHolds(t *testing.T) {
 	f.Purge(10)
 	p.jumpLook.Store(nil)
 	state, _ := p.log.State(0)
-	tags := NewTagger(event.Place{Origin: state.Origin, Generation: state.Generation().ID, Session: "s"})
+	tags := NewTagger(event.TagParts{Origin: state.Origin, Generation: state.Generation().ID, Session: "s"})
 	for after, want := range map[uint64][]Gap{3: {{Reason: ReasonExpired, Stream: "a"}}, 8: nil} {
 		id := event.ID{Stream: "a", Tag: tags.Tag("a"), Sequence: after}.String()
 		r := must.Value(p.open(waittest.Context(t), streamOf("a"), Start{After: id}, ten))(t)
@@ -1379,7 +1379,7 @@ func TestReader_GoesBackBehindALoss(t *testing.T) {
 
 // A connection to a session that has one stream after the other does not remember all of them.
 func TestAttackManyStreamsOnAConnection(t *testing.T) {
-	place := event.Place{Origin: "o", Generation: "g", Session: "s", Life: "l"}
+	place := event.TagParts{Origin: "o", Generation: "g", Session: "s", Life: "l"}
 	tags := NewTagger(place)
 	for n := range 10_000 {
 		place.Stream = strconv.Itoa(n % 5000)

@@ -100,9 +100,9 @@ func (p *Partition) tryOpen(ctx context.Context, at window.Place, from Start, li
 // attach holds the chain of the reader's place in a life.
 func (r *Reader) attach(of life) window.Attachment {
 	r.Place.Life, r.life = of.token, of
-	a := r.part.window.Attach(r.Place, of.found, of.opened)
+	a := r.part.window.Attach(r.Place, of.found, of.began)
 	r.Place.Life, r.Chain, r.Rollbacks = a.Life, a.Chain, a.Rollbacks
-	r.Tags = NewTagger(event.Place{Origin: a.Origin, Generation: a.Generation, Session: r.Place.Session, Life: a.Life})
+	r.Tags = NewTagger(event.TagParts{Origin: a.Origin, Generation: a.Generation, Session: r.Place.Session, Life: a.Life})
 	return a
 }
 
@@ -141,7 +141,7 @@ func (r *Reader) start(ctx context.Context, from Start, a window.Attachment) err
 // startAt returns the sequence after which everything was stored at a time or later. The search reads
 // events.
 func (p *Partition) startAt(ctx context.Context, since time.Time) (uint64, error) {
-	give, err := takeOne(ctx, p.of.whole)
+	give, err := takeOne(ctx, p.of.wholeEvents)
 	if err != nil {
 		return 0, err
 	}
@@ -162,7 +162,7 @@ func (r *Reader) resume(ctx context.Context, from Start, a window.Attachment) er
 		r.begin(text)
 		return nil //nolint:nilerr // what cannot be read is no error but a gap
 	}
-	verdict, common := event.Resolve(id, r.tagPlace(), a.Gens)
+	verdict, common := event.Resolve(id, r.tagParts(), a.Gens)
 	last := a.End
 	if verdict != event.Good || id.Sequence > a.End {
 		// The ID may be newer than what this edge has heard of generation and life:
@@ -192,7 +192,7 @@ func (r *Reader) resume(ctx context.Context, from Start, a window.Attachment) er
 func (r *Reader) resolveAgain(ctx context.Context, id event.ID, look *eventlog.State, a window.Attachment) (_ event.Verdict, common, last uint64, _ error) {
 	if look == nil {
 		state, err := r.part.look(ctx)
-		if verdict, _ := event.Resolve(id, r.tagPlace(), state.Generations); err == nil && verdict == event.Good {
+		if verdict, _ := event.Resolve(id, r.tagParts(), state.Generations); err == nil && verdict == event.Good {
 			state, err = lookUntil(ctx, state, id.Sequence, r.part.look)
 		}
 		if err != nil {
@@ -216,7 +216,7 @@ func (r *Reader) resolveAgain(ctx context.Context, id event.ID, look *eventlog.S
 			r.Rollbacks = before
 		}
 	}
-	p := r.tagPlace()
+	p := r.tagParts()
 	p.Origin = state.Origin
 	verdict, common := event.Resolve(id, p, state.Generations)
 	if verdict == event.Good {
@@ -239,8 +239,8 @@ func (r *Reader) resolveAgain(ctx context.Context, id event.ID, look *eventlog.S
 	return verdict, common, last, nil
 }
 
-func (r *Reader) tagPlace() event.Place {
-	p := r.Tags.place
+func (r *Reader) tagParts() event.TagParts {
+	p := r.Tags.parts
 	p.Stream = r.Place.Stream
 	return p
 }
@@ -279,7 +279,7 @@ var errManyAsk = errors.New("others ask for whole events now")
 // with an ID does not wait behind others: many come back at once, and read together then. Errors are those
 // of the log.
 func (r *Reader) first(ctx context.Context) (uint64, error) {
-	whole, client := r.part.of.whole, clientOf(ctx)
+	whole, client := r.part.of.wholeEvents, clientOf(ctx)
 	if r.Came == FromWindow || r.Came == FromLog {
 		if !whole.Take(client, 1) {
 			return 0, errManyAsk

@@ -10,13 +10,13 @@ type Shared struct {
 	last      uint64
 	sent      uint64 // the newest event; 0 without one
 	rollbacks int
-	tags      event.Place
+	tags      event.TagParts
 }
 
 // Share returns what a quick read from a cursor has found, unless the reader left something
 // out that others have to get.
 func (r *Reader) Share(from uint64, found Step) (Shared, bool) {
-	q := Shared{Step: found, from: from, through: r.Cursor, last: r.Last, rollbacks: r.Rollbacks, tags: r.Tags.place}
+	q := Shared{Step: found, from: from, through: r.Cursor, last: r.LastNumber, rollbacks: r.Rollbacks, tags: r.Tags.parts}
 	if len(found.Items) > 0 {
 		q.sent = r.sent
 	}
@@ -26,8 +26,10 @@ func (r *Reader) Share(from uint64, found Step) (Shared, bool) {
 // Fits reports whether a quick read of another reader would find the same.
 func (q *Shared) Fits(r *Reader) bool {
 	return r.Cursor == q.from && !r.Fresh && len(r.Pending) == 0 && len(r.Dropped) == 0 && r.Rollbacks == q.rollbacks &&
-		(r.Cursor+1 >= q.Step.jumpEnd || r.provenTo+1 >= q.Step.jumpEnd) && r.Tags.place == q.tags
+		(r.Cursor+1 >= q.Step.jumpEnd || r.provenTo+1 >= q.Step.jumpEnd) && r.Tags.parts == q.tags
 }
 
 // Move moves the cursor of a reader that was served by the read.
-func (q *Shared) Move(r *Reader) { r.Cursor, r.Last, r.sent = q.through, q.last, max(r.sent, q.sent) }
+func (q *Shared) Move(r *Reader) {
+	r.Cursor, r.LastNumber, r.sent = q.through, q.last, max(r.sent, q.sent)
+}

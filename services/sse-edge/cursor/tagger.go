@@ -7,18 +7,18 @@ const maxTags = 128
 
 // Tagger makes the tags of a session's event IDs. It remembers the last ones.
 type Tagger struct {
-	place event.Place
+	parts event.TagParts
 	known map[string]string
 }
 
 // NewTagger returns a tagger for the streams of a session.
-func NewTagger(place event.Place) Tagger { return Tagger{place: place, known: map[string]string{}} }
+func NewTagger(place event.TagParts) Tagger { return Tagger{parts: place, known: map[string]string{}} }
 
 // Tag returns the tag of a stream's IDs, or of the flow's when stream is empty.
 func (t Tagger) Tag(stream string) string {
 	tag, ok := t.known[stream]
 	if !ok {
-		place := t.place
+		place := t.parts
 		place.Stream = stream
 		tag = place.Tag()
 		if len(t.known) == maxTags {

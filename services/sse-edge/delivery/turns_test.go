@@ -54,7 +54,7 @@ func TestTurn_GenerationHasBegun(t *testing.T) {
 		t.Fatal("the window was rolled back")
 	}
 	w.Reach(6, 0)
-	other := event.ID{Stream: "a", Tag: event.Place{Origin: "b", Generation: "c", Stream: "a"}.Tag(), Sequence: 5} // as InMemory makes them
+	other := event.ID{Stream: "a", Tag: event.TagParts{Origin: "b", Generation: "c", Stream: "a"}.Tag(), Sequence: 5} // as InMemory makes them
 	newWorker(c.of).takeTurn(c, other.String())
 	if moved.n != 1 || len(c.Reader.Pending) > 0 {
 		t.Errorf("the cursor was moved %d times; the gaps are %v", moved.n, c.Reader.Pending)

@@ -37,7 +37,7 @@ const (
 
 // ask asks a bridge, for a request whose span by has. Errors wrap [rpc.ErrUnknown], or are the client's answer.
 func (s *Service) ask(by context.Context, ask rpc.Ask, timeout time.Duration) (rpc.Answer, error) {
-	span := s.asks(by, &ask)
+	span := s.beginAsk(by, &ask)
 	answer, err := s.askUntilTaken(ask, timeout)
 	if err != nil {
 		tracing.Fail(span)
@@ -101,9 +101,9 @@ func (s *Service) hasEnded(ctx context.Context, ask rpc.Ask) bool {
 	return errors.Is(err, session.ErrNotFound) || err == nil && rec.State != session.Open
 }
 
-// asks begins the span of what a bridge is asked, which continues it. When it is not
+// beginAsk begins the span of what a bridge is asked, which continues it. When it is not
 // sampled, the bridge gets the client's own trace context.
-func (s *Service) asks(by context.Context, ask *rpc.Ask) trace.Span {
+func (s *Service) beginAsk(by context.Context, ask *rpc.Ask) trace.Span {
 	_, span := s.traces.Start(by, tracing.Ask.Name, trace.SpanKindClient)
 	if span.IsRecording() {
 		span.SetAttributes(tracing.Ask.On(rpc.Subject(ask.Session), ask.Session, ask.Stream)...)
@@ -114,9 +114,9 @@ func (s *Service) asks(by context.Context, ask *rpc.Ask) trace.Span {
 	return span
 }
 
-// kept are the headers that belong to the connection, to the transport, or to Rejoin: a
+// withheld are the headers that belong to the connection, to the transport, or to Rejoin: a
 // bridge does not get them. Above all not the client's token, which is for the edge.
-var kept = []string{
+var withheld = []string{
 	"Accept", "Accept-Encoding", "Authorization", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Cookie", "Expect", "Host", "Keep-Alive",
 	headerLastID, headerSession, "Origin", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 }
@@ -125,7 +125,7 @@ var kept = []string{
 func forwarded(c *fiber.Ctx) http.Header {
 	h := http.Header{}
 	c.Request().Header.VisitAll(func(name, value []byte) { h.Add(string(name), string(value)) })
-	for _, name := range kept {
+	for _, name := range withheld {
 		delete(h, http.CanonicalHeaderKey(name))
 	}
 	return h

@@ -111,7 +111,7 @@ func (s *Service) sessionOf(c *fiber.Ctx, name string, grants auth.Grants) (rec 
 		}
 		rec, err = s.sessions.Visible(ctx, name, subscriber.UsedBy(grants))
 	} else {
-		rec, err = s.sessions.Learn(ctx, name)
+		rec, err = s.sessions.CopyOrGet(ctx, name)
 	}
 	switch {
 	case errors.Is(err, session.ErrNotFound), err == nil && rec.State != session.Open:

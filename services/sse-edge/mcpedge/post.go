@@ -40,7 +40,7 @@ func (s *Service) post(c *fiber.Ctx, who caller) (err error) {
 		return err
 	}
 	if p.opens() {
-		result, err = s.open(c, who, body)
+		result, err = s.openSession(c, who, body)
 		return err
 	}
 	rec, err := s.sessionInHeader(c, who)
@@ -93,8 +93,8 @@ func (s *Service) body(c *fiber.Ctx, who caller, answered bool) (p posted, body 
 	return p, body, p.check(who.version)
 }
 
-// open begins a session: the edge names it, the bridge makes it.
-func (s *Service) open(c *fiber.Ctx, who caller, body []byte) (result string, err error) {
+// openSession begins a session: the edge names it, the bridge makes it.
+func (s *Service) openSession(c *fiber.Ctx, who caller, body []byte) (result string, err error) {
 	name := uuid.NewString()
 	answer, err := s.initialize(c, who, rpc.Ask{Session: name, Data: body})
 	if err != nil {

@@ -13,7 +13,7 @@ type Place struct{ Session, Life, Stream string }
 type lives struct {
 	SessionView // without End and Others. Life stays what it was when a roll-back, or the log, has left known false
 	known       bool
-	opened      uint64 // the sequence of its newest opening, 0 when the window did not see that
+	opening     uint64 // the sequence of its newest opening, 0 when the window did not see that
 	// flows are the flows that the window has, by life.
 	flows map[string]*Chain
 }
@@ -174,7 +174,7 @@ func (c *Chain) wake() {
 // idle reports whether the window may drop the chain: everything that it says
 // lies before start, where the log is asked anyway.
 func (c *Chain) idle(start uint64) bool {
-	if c.flow == nil && c.Place.Life == c.name.Life && c.name.opened >= start {
+	if c.flow == nil && c.Place.Life == c.name.Life && c.name.opening >= start {
 		return false // it knows the opening
 	}
 	return c.length == 0 && c.held == 0 && c.readers == 0 && len(c.streams) == 0 && max(c.Closed, c.endAt) < start && c.clearedAt < start && c.trimmedAt < start
@@ -200,7 +200,7 @@ func (c *Chain) retag(origin, generation string) {
 	if c.prefix != nil && c.generation == generation {
 		return
 	}
-	p := event.Place{Origin: origin, Generation: generation, Session: c.Place.Session, Life: c.Place.Life, Stream: c.Place.Stream}
+	p := event.TagParts{Origin: origin, Generation: generation, Session: c.Place.Session, Life: c.Place.Life, Stream: c.Place.Stream}
 	c.generation = generation
 	c.prefix = event.AppendIDPrefix(nil, c.Place.Stream, p.Tag())
 }

@@ -7,8 +7,8 @@ type ChainCursor struct {
 	Cursor uint64
 	// Rollbacks is how many of the window's roll-backs the reader has seen.
 	Rollbacks int
-	// Last is the number of the window's entry that was returned last.
-	Last uint64
+	// LastNumber is the number of the window's entry that was returned last.
+	LastNumber uint64
 	// Dropped holds, on a flow, up to which sequence a stream's events are gone, so that
 	// older ones that are still in the window are not sent.
 	Dropped map[string]uint64

@@ -24,10 +24,10 @@ type View struct {
 	Closed uint64
 	// Items are the events after the cursor; Through is the cursor past them,
 	// which is End when there are no more.
-	Items   []Item
-	Through uint64
-	Last    uint64 // the number of the last item's entry
-	More    bool
+	Items      []Item
+	Through    uint64
+	LastNumber uint64 // the number of the last item's entry
+	More       bool
 }
 
 // Limits bound what one read takes.
@@ -88,7 +88,7 @@ func (w *Window) collect(v *View, r *ChainCursor, limit Limits) {
 			}
 			v.Items = append(v.Items, it)
 			bytes += int(en.size)
-			v.Last = n
+			v.LastNumber = n
 		}
 		next := of(en).next
 		if next == 0 || n == c.last {
@@ -101,7 +101,7 @@ func (w *Window) collect(v *View, r *ChainCursor, limit Limits) {
 // after returns the number of the oldest entry of a chain after r's cursor; there
 // is one. It is next to the one delivered last, or else found from the chain's end.
 func (w *Window) after(c *Chain, r *ChainCursor, of linksOf) uint64 {
-	if n := r.Last; n >= w.ring.first && n < w.ring.next && n >= c.first {
+	if n := r.LastNumber; n >= w.ring.first && n < w.ring.next && n >= c.first {
 		if en := w.ring.at(n); en.Sequence == r.Cursor && of(en).next != 0 {
 			return n + uint64(of(en).next)
 		}

@@ -104,7 +104,7 @@ func (w *Window) reset(state eventlog.State, after, start uint64) {
 	w.ring.clear()
 	w.controls, w.trails, w.chainBytes, w.newest = nil, nil, 0, w.newest[:0]
 	for _, n := range w.names {
-		n.known, n.opened, n.Began = false, 0, 0 // the log may have lost the opening
+		n.known, n.opening, n.Began = false, 0, 0 // the log may have lost the opening
 	}
 	for _, c := range w.chains {
 		c.length, c.held, c.Closed, c.endAt, c.clearedAt, c.trimmedAt, c.newestTrim, c.prefix = 0, 0, 0, 0, 0, 0, 0, nil
@@ -283,7 +283,7 @@ func (w *Window) chain(p Place) *Chain {
 		c.name.flows[p.Life] = c
 		c.streams = map[string]*Chain{}
 		if n := c.name; n.known && n.Life != p.Life {
-			c.Closed = n.opened // another life of the name has ended this one
+			c.Closed = n.opening // another life of the name has ended this one
 		}
 		return c
 	}
@@ -352,10 +352,10 @@ func (w *Window) nameOf(session string) *lives {
 func (w *Window) live(session, life string, opened uint64) {
 	n := w.nameOf(session)
 	switch {
-	case n.known && opened <= n.opened:
+	case n.known && opened <= n.opening:
 		return
-	case n.known && n.opened > 0 && n.Life == life: // the opening was written again
-		n.opened = opened
+	case n.known && n.opening > 0 && n.Life == life: // the opening was written again
+		n.opening = opened
 		return
 	}
 	if !n.known && life != "" && n.flows[life] == nil {
@@ -364,7 +364,7 @@ func (w *Window) live(session, life string, opened uint64) {
 	if n.Life != life && n.Life != "" {
 		n.Before, n.BeforeBegan = n.Life, n.Began
 	}
-	n.Life, n.known, n.opened, n.Began, n.Owner, n.Members = life, true, opened, opened, "", nil
+	n.Life, n.known, n.opening, n.Began, n.Owner, n.Members = life, true, opened, opened, "", nil
 	for other, flow := range n.flows {
 		if other != life && opened > 0 {
 			if flow.Closed == 0 {
@@ -622,7 +622,7 @@ func (w *Window) trim(e eventlog.Entry) {
 	}
 	if n := w.names[e.Subject.Session]; e.Trim.Forgotten && n.Life == e.Subject.Life {
 		n.Before, n.BeforeBegan = n.Life, n.Began
-		n.Life, n.known, n.opened, n.Began = "", false, 0, 0 // no later reader belongs to it
+		n.Life, n.known, n.opening, n.Began = "", false, 0, 0 // no later reader belongs to it
 	}
 	if missed := w.newestMissed(e.Trim); missed > 0 {
 		c.lose(eventlog.Loss{Stream: c.Place.Stream, UpTo: missed, Reason: e.Trim.Reason, Certain: c.flow != nil}, w.start)

@@ -106,7 +106,7 @@ func TestWindow_ReadsWhatWasAppended(t *testing.T) {
 					_, data := FrameParts(it.Frame)
 					got = append(got, string(data))
 				}
-				r.Cursor, r.Last = v.Through, v.Last
+				r.Cursor, r.LastNumber = v.Through, v.LastNumber
 				if len(v.Items) == 0 || !v.More {
 					if v.Closed != 0 && closed[at] == 0 && closed[Place{at.Session, at.Life, ""}] == 0 && opened[at.Session] == at.Life {
 						t.Fatalf("%v is closed at %d", at, v.Closed)
@@ -722,7 +722,7 @@ func BenchmarkReadAfterCursor(b *testing.B) {
 	items := make([]Item, 0, 64)
 	b.ReportAllocs()
 	for b.Loop() {
-		r.Cursor, r.Last = events-50*streams, 0
+		r.Cursor, r.LastNumber = events-50*streams, 0
 		if v := w.Read(r, Limits{1024, 256 << 10}, items); len(v.Items) != 50 {
 			b.Fatal(len(v.Items))
 		}
@@ -740,7 +740,7 @@ func BenchmarkFindFarBehind(b *testing.B) {
 	items := make([]Item, 0, 1)
 	b.ReportAllocs()
 	for b.Loop() {
-		r.Cursor, r.Last = w.start+uint64(b.N*7919)%1000, 0 //nolint:gosec // positive
+		r.Cursor, r.LastNumber = w.start+uint64(b.N*7919)%1000, 0 //nolint:gosec // positive
 		if v := w.Read(r, Limits{1, 1 << 10}, items); len(v.Items) != 1 || v.Items[0].Sequence != r.Cursor+1 {
 			b.Fatal(v.Items)
 		}

@@ -17,8 +17,8 @@ const prefix = "rejoin."
 const (
 	// KeyVersion has the version of the log's layout.
 	KeyVersion = prefix + "version"
-	// KeyBirth has the ID of the partition's first generation.
-	KeyBirth = prefix + "birth"
+	// KeyOrigin has the ID of the partition's first generation.
+	KeyOrigin = prefix + "birth"
 	// KeyGenerations has its generations: see [FormatGenerations].
 	KeyGenerations = prefix + "generations"
 	// KeyMade has when the JetStream stream was made that the generations are of: see [Made].
