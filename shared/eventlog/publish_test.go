@@ -50,23 +50,6 @@ func TestPublish_StoresTheEvent(t *testing.T) {
 	}
 }
 
-func TestPublish_KeyIsStoredOnce(t *testing.T) {
-	_, l := single(t)
-	put := func(session, stream, key string) eventlog.Ack {
-		t.Helper()
-		return mustPublish(t, l, eventlog.Event{Session: session, Stream: stream, Key: key, Data: numbered(1)})
-	}
-	first := put("s", "t", "k")
-	for _, other := range [][3]string{{"s", "t", "k2"}, {"s", "t2", "k"}, {"s2", "t", "k"}, {"st", "", "k"}, {"s", "t", ""}, {"s", "t", ""}} {
-		if ack := put(other[0], other[1]+"x", other[2]); ack.Duplicate {
-			t.Errorf("%q is a duplicate", other)
-		}
-	}
-	if again := put("s", "t", "k"); !again.Duplicate || again.Sequence != first.Sequence {
-		t.Errorf("again: %+v, first %+v", again, first)
-	}
-}
-
 func TestMessageID_NoCollisions(t *testing.T) {
 	seen := map[string][]string{}
 	for _, parts := range [][]string{
