@@ -308,7 +308,9 @@ func (l *Log) createPartition(ctx context.Context, p int, gone State, servers fu
 			}
 			return err
 		}
-		stream, err = l.find(ctx, p)
+		if stream, err = l.find(ctx, p); errors.Is(err, jetstream.ErrStreamNotFound) { // the server that answers has not heard of it yet
+			return fmt.Errorf("%w: %s", ErrUnavailable, err.Error())
+		}
 	}
 	if err != nil {
 		return apiError(err)

@@ -14,8 +14,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"rejoin/shared/clocks"
+	"rejoin/shared/eventlog/cluster"
 	"rejoin/shared/eventlog/metadata"
 	"rejoin/shared/must"
+	"rejoin/shared/natsconn"
 	"rejoin/shared/natstest"
 	"rejoin/shared/waittest"
 )
@@ -64,6 +66,27 @@ func TestNewPartitionMetadata_UnknownCluster(t *testing.T) {
 	meta := newPartitionMetadata(l.Settings().streamConfig(0), "another server", l.seen(over, 3), gone)
 	if meta[metadata.KeyOrigin] == gone.Origin || meta[metadata.KeyServer] == "" {
 		t.Errorf("the partition %s gets the metadata %v", gone.Origin, meta)
+	}
+}
+
+// unheard is the JetStream of a cluster in which the server that answers has not heard of a stream that was created.
+type unheard struct{ jetstream.JetStream }
+
+func (unheard) CreateStream(context.Context, jetstream.StreamConfig) (jetstream.Stream, error) {
+	return nil, jetstream.ErrStreamNameAlreadyInUse
+}
+
+func (unheard) Stream(context.Context, string) (jetstream.Stream, error) {
+	return nil, jetstream.ErrStreamNotFound
+}
+
+// Who creates a log tries again then: it is no error of the NATS server's.
+func TestCreatePartition_UnheardOf(t *testing.T) {
+	l := must.Value(newLog(natstest.StartParallel(t).Connect(), slog.New(slog.DiscardHandler)))(t)
+	l.adopt(Settings{Partitions: 1}.withDefaults())
+	l.js = unheard{l.js}
+	if err := l.createPartition(t.Context(), 0, State{}, func() cluster.Servers { return nil }); !errors.Is(err, ErrUnavailable) || natsconn.Code(err) != 0 {
+		t.Error(err)
 	}
 }
 
