@@ -112,6 +112,6 @@ func (l *Log) announcedFloor(ctx context.Context, p int) (upTo, sequence uint64,
 	if err != nil || msg == nil {
 		return 0, 0, err
 	}
-	upTo, _ = strconv.ParseUint(msg.Header.Get(headerUpTo), 10, 64) // what cannot be read announces nothing
-	return upTo, msg.Sequence, nil
+	e := entryFromRaw(msg, p, len(l.parts))
+	return e.PurgedTo, e.Sequence, nil
 }
