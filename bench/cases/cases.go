@@ -36,7 +36,7 @@ func All() []Case {
 		{"retention", "limits", "one session of 50 streams, 5,000 events/s of 512 B for a minute: how long it holds more than its limits", limitsCase},
 		{"retention", "ledger", "a janitor starts on 1,000,000 events of 512 B in 10,000 streams", ledgerCase},
 		{"mcp", "mcp-calls", "a tool call that returns at once, through edge, log and bridge and to the MCP server alone: one after the other, and 16 clients at once", mcp.Calls},
-		{"mcp", "mcp-modern", "a tool call of a client of 2026-07-28 that returns at once, before a server of that revision, before one of 2025-11-25, and at each alone", mcp.Modern},
+		{"mcp", "mcp-modern", "a tool call of a client of 2026-07-28 that returns at once, before a server of that revision, before one of 2025-11-25, and at each alone", mcp.Stateless},
 		{"mcp", "mcp-sessions", "1,000 sessions with a tool call of 50 steps each through two edges; one of them is killed and started again, then the bridge loses NATS for 2 s", mcp.Sessions},
 		{"cold", "cold", "an edge that follows all partitions starts on 1,000,000 events of 512 B", cold},
 		{"replicas", "replicas", "publish, fan-out to 1,000 and 10,000 resumes with a log on one NATS server, and on three that share the machine", replicas},

@@ -68,9 +68,9 @@ func Calls(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	return f, nil
 }
 
-// Modern measures a tool call of a client of 2026-07-28 that returns at once, before a server of
+// Stateless measures a tool call of a client of 2026-07-28 that returns at once, before a server of
 // that revision and before one of 2025-11-25, beside a call at each of these servers alone.
-func Modern(ctx context.Context, p *system.Programs) (measure.Figures, error) {
+func Stateless(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
@@ -81,21 +81,21 @@ func Modern(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	defer server.close()
 	h := mcpHTTP()
 	defer h.CloseIdleConnections()
-	clients := map[string]*mcpClient{mcpOnly: modernMCP(h, server.url+modernPath)}
+	clients := map[string]*mcpClient{mcpOnly: statelessMCP(h, server.url+statelessPath)}
 	if clients[mcpEarlier+mcpOnly], err = openMCP(ctx, h, server.url); err != nil {
 		return f, err
 	}
-	modern, err := system.Start(ctx, p, "", "--upstream", server.url+modernPath)
+	stateless, err := system.Start(ctx, p, "", "--upstream", server.url+statelessPath)
 	if err != nil {
 		return f, err
 	}
-	defer modern.Stop()
+	defer stateless.Stop()
 	earlier, err := system.Start(ctx, p, "", "--upstream", server.url)
 	if err != nil {
 		return f, err
 	}
 	defer earlier.Stop()
-	clients[mcpThrough], clients[mcpEarlier] = modernMCP(h, modern.Edge+"/mcp"), modernMCP(h, earlier.Edge+"/mcp")
+	clients[mcpThrough], clients[mcpEarlier] = statelessMCP(h, stateless.Edge+"/mcp"), statelessMCP(h, earlier.Edge+"/mcp")
 	took, err := mcpLatencies(ctx, clients)
 	if err != nil {
 		return f, err

@@ -19,11 +19,11 @@ import (
 // another edge if there is one. It does no more than it must, so that it is not what is
 // measured. Not safe for concurrent use.
 type mcpClient struct {
-	urls    []string // of MCP endpoints; the first is asked until it fails
-	http    *http.Client
-	session string
-	modern  bool // it speaks 2026-07-28, which has no sessions
-	calls   int  // so far
+	urls      []string // of MCP endpoints; the first is asked until it fails
+	http      *http.Client
+	session   string
+	stateless bool // it speaks 2026-07-28, which has no sessions
+	calls     int  // so far
 }
 
 // mcpRetry is after what time a client comes back.
@@ -52,19 +52,19 @@ func openMCP(ctx context.Context, c *http.Client, urls ...string) (*mcpClient, e
 	return m, resp.Body.Close()
 }
 
-const modernRevision = "2026-07-28"
+const statelessRevision = "2026-07-28"
 
-// modernMCP returns a client of 2026-07-28.
-func modernMCP(c *http.Client, urls ...string) *mcpClient {
-	return &mcpClient{urls: urls, http: c, modern: true}
+// statelessMCP returns a client of 2026-07-28.
+func statelessMCP(c *http.Client, urls ...string) *mcpClient {
+	return &mcpClient{urls: urls, http: c, stateless: true}
 }
 
 // call calls a tool and returns when its result is there; progress gets its steps.
 func (m *mcpClient) call(ctx context.Context, tool, args string, progress func(step int)) error {
 	m.calls++
 	meta := `"progressToken":1`
-	if m.modern {
-		meta += `,"io.modelcontextprotocol/protocolVersion":"` + modernRevision + `","io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}`
+	if m.stateless {
+		meta += `,"io.modelcontextprotocol/protocolVersion":"` + statelessRevision + `","io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}`
 	}
 	resp, err := m.post(ctx, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{%s}}}`, m.calls, tool, args, meta), "Mcp-Method", "tools/call", "Mcp-Name", tool)
 	if err != nil {
@@ -171,7 +171,7 @@ func (m *mcpClient) post(ctx context.Context, body string, header ...string) (*h
 	if err != nil {
 		return nil, err
 	}
-	for i := 0; m.modern && i < len(header); i += 2 {
+	for i := 0; m.stateless && i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
 	resp, err := m.http.Do(req)
@@ -193,8 +193,8 @@ func (m *mcpClient) request(ctx context.Context, method, body string) (*http.Req
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
-	if m.modern {
-		req.Header.Set("Mcp-Protocol-Version", modernRevision)
+	if m.stateless {
+		req.Header.Set("Mcp-Protocol-Version", statelessRevision)
 	}
 	if m.session != "" {
 		req.Header.Set("Mcp-Session-Id", m.session)

@@ -21,8 +21,8 @@ import (
 // bareMCP is the argument that makes this program an MCP server of the Go SDK.
 const bareMCP = "mcp"
 
-// modernPath is where it speaks 2026-07-28; elsewhere it speaks no later revision than 2025-11-25.
-const modernPath = "/modern"
+// statelessPath is where it speaks 2026-07-28; elsewhere it speaks no later revision than 2025-11-25.
+const statelessPath = "/stateless"
 
 // mcpTools are its tools: now answers at once; count reports as many steps as it is asked for.
 type mcpTools struct {
@@ -48,7 +48,7 @@ func Serve(args []string) error {
 	mcp.AddTool(server, &mcp.Tool{Name: "count"}, tools.count)
 	mux := http.NewServeMux()
 	mux.Handle("/", mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
-	mux.Handle(modernPath, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{Stateless: true}))
+	mux.Handle(statelessPath, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{Stateless: true}))
 	mux.HandleFunc("/allow", func(_ http.ResponseWriter, r *http.Request) {
 		n, err := strconv.ParseInt(r.FormValue("steps"), 10, 64)
 		if err == nil {

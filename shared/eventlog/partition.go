@@ -277,11 +277,11 @@ func newPartitionMetadata(cfg jetstream.StreamConfig, server string, known clust
 		meta[metadata.KeyChecked] = metadata.Checked{Damaged: gone.Damaged}.Format()
 		return meta
 	}
-	birth := metadata.NewGenerationID()
-	meta[metadata.KeyOrigin] = birth
-	meta[metadata.KeyGenerations] = metadata.FormatGenerations([]event.Generation{{ID: birth, Start: 1}})
+	origin := metadata.NewGenerationID()
+	meta[metadata.KeyOrigin] = origin
+	meta[metadata.KeyGenerations] = metadata.FormatGenerations([]event.Generation{{ID: origin, Start: 1}})
 	meta[metadata.KeyServer] = server
-	meta[metadata.KeyChecked] = metadata.Checked{Generation: birth}.Format()
+	meta[metadata.KeyChecked] = metadata.Checked{Generation: origin}.Format()
 	if len(known) > 0 {
 		meta[metadata.KeyServers] = known.Format()
 	}

@@ -328,10 +328,10 @@ func (p *Partition) Await(ctx context.Context, ok func(*ledger.Ledger) bool) boo
 	p.waiting++
 	defer func() { p.waiting-- }()
 	for !ok(p.ledger) {
-		moved := p.advanced
+		advanced := p.advanced
 		p.mu.Unlock()
 		select {
-		case <-moved:
+		case <-advanced:
 			p.mu.Lock()
 		case <-ctx.Done():
 			p.mu.Lock()

@@ -260,7 +260,7 @@ func TestFloor_WaitsForCopiesOfWhatItPassed(t *testing.T) {
 
 // The floor passes an event, stored just before the copy of its stream's birth, when a ledger has yet to receive that copy.
 // Whether it has forgotten the event by then, or receives it late, it does not claim to know all of the stream.
-func TestKeeper_FloorBeforeTheCopy(t *testing.T) {
+func TestSurvivors_FloorBeforeTheCopy(t *testing.T) {
 	for name, late := range map[string]bool{"forgotten": false, "late": true} {
 		m := newModel()
 		m.open("s")                // 1
@@ -295,7 +295,7 @@ func TestKeeper_FloorBeforeTheCopy(t *testing.T) {
 
 // A ledger that began in the middle of a partition claims of a stream what it, or a copy of the
 // birth, has seen without a break.
-func TestKeeper_Knows(t *testing.T) {
+func TestSurvivors_Knows(t *testing.T) {
 	for name, test := range map[string]struct {
 		first uint64
 		birth eventlog.Entry

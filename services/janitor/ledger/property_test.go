@@ -119,7 +119,7 @@ func (m *machine) forget(n int) {
 			m.ledger.Learn(name, o.Seq, life.life)
 		}
 	}
-	all := slices.Concat(m.keeper().Forgettable(false)...)
+	all := slices.Concat(m.survivors().Forgettable(false)...)
 	slices.SortStableFunc(all, func(a, b Announcement) int {
 		return cmp.Or(cmp.Compare(a.Session, b.Session), cmp.Compare(a.Life, b.Life))
 	})
@@ -141,14 +141,14 @@ func (m *machine) delete(t *rapid.T, n int, heard bool) {
 	}
 }
 
-func (m *machine) keeper() Survivors {
+func (m *machine) survivors() Survivors {
 	return Survivors{Ledger: m.ledger, Now: m.ledger.Clock(m.now()), TTL: always(m.ttl), Registry: noRegistry}
 }
 
 // copy copies up to n control entries.
 func (m *machine) copy(n int, used uint64) {
 	m.catchUp()
-	k := m.keeper()
+	k := m.survivors()
 	for _, c := range k.Overdue(m.ledger.Lead(m.rules, used, m.now()), n) {
 		if c.Opening != nil && !c.Opening.Known {
 			if life := m.log.lives[c.Subject.Session]; life != nil {
@@ -172,7 +172,7 @@ func (m *machine) move(t *rapid.T, used uint64) {
 	}
 	before, why := m.ledger.Target(m.rules, used, m.now())
 	m.ledger.DropSettled(m.rules.Settled(), m.now())
-	if before = m.keeper().Barrier(before); before <= m.log.first {
+	if before = m.survivors().Barrier(before); before <= m.log.first {
 		return
 	}
 	entries, r := m.log.entries, m.rules
