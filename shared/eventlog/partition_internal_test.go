@@ -179,3 +179,22 @@ func TestState_AnsweredByTheLeaderAlone(t *testing.T) {
 		}
 	}
 }
+
+// A server says that a stream is not there before it has deleted the files: one that is created at this moment has the
+// entries of the old one, and loses its files (docs/upstream/0041).
+func TestLookAt_CreatesOnceTheFilesAreDeleted(t *testing.T) {
+	l := createLog(t, natstest.StartParallel(t).Connect(), Settings{Partitions: 1})
+	for range 8 {
+		must.Value(l.Publish(t.Context(), Event{Session: "s", Stream: "a", Data: []byte("{}")}))(t)
+		deleted := make(chan error, 1)
+		go func() { deleted <- l.js.DeleteStream(t.Context(), "MCP_0") }()
+		for len(deleted) == 0 {
+			_, _ = l.lookAt(t.Context(), 0) // it may not be there
+		}
+		must.NoError(t, <-deleted)
+		waittest.NoError(t, func() error { _, err := l.lookAt(t.Context(), 0); return err })
+		if state := must.Value(l.Look(t.Context(), 0))(t); state.Last != 0 {
+			t.Fatalf("the partition that was created again has entries up to %d", state.Last)
+		}
+	}
+}

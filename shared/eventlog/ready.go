@@ -100,6 +100,10 @@ func (l *Log) look(ctx context.Context, server string, partitions []int) (pause 
 	return pause
 }
 
+// filesDeletedWithin is how long a server may still delete the files of a stream of which it says that it is not there. One
+// that is created meanwhile loses its own (docs/upstream/0041).
+const filesDeletedWithin = 200 * time.Millisecond
+
 // createAgain creates a partition that has gone, while nothing else in this process changes it.
 func (l *Log) createAgain(ctx context.Context, p int) error {
 	ctx, done := natsconn.While(ctx, l.nc)
@@ -109,6 +113,7 @@ func (l *Log) createAgain(ctx context.Context, p int) error {
 		return err
 	}
 	defer release()
+	natsconn.Pause(ctx, filesDeletedWithin)
 	gone, _ := l.State(p)
 	return l.createPartition(ctx, p, gone, func() cluster.Servers { return l.seen(ctx, l.Settings().Replicas) })
 }

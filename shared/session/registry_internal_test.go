@@ -18,6 +18,7 @@ import (
 	"rejoin/shared/eventlog/eventlogtest"
 	"rejoin/shared/must"
 	"rejoin/shared/natstest"
+	"rejoin/shared/waittest"
 )
 
 // busy is a bucket whose leader is not done yet with an earlier write of the key.
@@ -216,6 +217,28 @@ func TestVisible_NameHasAnotherOwnerByNow(t *testing.T) {
 		behind(rec)
 		if rec, err := r.Visible(t.Context(), "s", bobs); err != nil || rec.Life != his.Life {
 			t.Errorf("%s, and opened again: %+v, %v", name, rec, err)
+		}
+	}
+}
+
+// A server says that a bucket is not there before it has deleted the files: one that is made at this moment has the
+// records of the old one, and loses its files (docs/upstream/0041).
+func TestFollow_BucketIsMadeAgainOnceItsFilesAreDeleted(t *testing.T) {
+	_, r := onePartition(t)
+	must.Value(r.Create(t.Context(), New("s", "", nil, time.Now())))(t)
+	js := natstest.JetStream(t, r.nc)
+	for range 8 {
+		must.Value(r.Get(t.Context(), "s"))(t) // registers it again
+		deleted := make(chan error, 1)
+		go func() { deleted <- js.DeleteKeyValue(t.Context(), Bucket) }()
+		for asked := true; len(deleted) == 0; asked = !asked {
+			r.Keep([]bool{asked}, func() {}) // asks for the bucket
+			time.Sleep(100 * time.Microsecond)
+		}
+		must.NoError(t, <-deleted)
+		waittest.NoError(t, func() error { _, err := js.KeyValue(t.Context(), Bucket); return err })
+		if rec := must.Value(r.registered(t.Context(), "s"))(t); rec.Session != "" {
+			t.Fatalf("the bucket that was made again has %+v", rec)
 		}
 	}
 }
