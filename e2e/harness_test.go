@@ -100,7 +100,7 @@ type proc struct {
 	// prepare changes the command before each start; nil: nothing.
 	prepare func(*exec.Cmd)
 	tls     bool // the edge speaks it
-	// addrs are the addresses that it listens on, by flag. Nobody else is given them meanwhile.
+	// addrs are the addresses that it listens on, by flag. No other test gets them meanwhile.
 	addrs map[string]string
 
 	*process // nil: it does not run, or was never started

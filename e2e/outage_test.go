@@ -338,7 +338,7 @@ type program struct {
 
 // startProgram starts a program, which ends with the test, and waits until it is ready and
 // its log says something: with the address, if it has one. A flag with port 0 is given a port that
-// nobody else listens on until the test ends, also after the program was killed.
+// no other program listens on until the test ends, also after the program was killed.
 func startProgram(t testing.TB, pkg, says string, args ...string) *program {
 	t.Helper()
 	args = append(slices.Clone(args), "--log-format=json", "--admin-addr=127.0.0.1:0")

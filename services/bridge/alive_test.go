@@ -190,7 +190,7 @@ func TestBridge_NameIsTakenWhileItIsRenewed(t *testing.T) {
 	in.wantReplaced(t)
 }
 
-// What NATS has sent to a bridge that stops is answered at once: nobody else gets it, and an edge would wait for long.
+// What NATS has sent to a bridge that stops is answered at once: no other bridge gets it, and an edge would wait for long.
 func TestBridge_StopsWhileItIsAsked(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	answers := must.Value(s.b.Conn.SubscribeSync(nats.NewInbox()))(t)

@@ -149,7 +149,7 @@ func TestListen_Again(t *testing.T) {
 	})
 }
 
-// When no bridge has a task any more, its listeners are told once, and again if one comes back.
+// When no bridge has a task any more, its listeners receive that once, and again if one comes back.
 func TestListen_TaskWithoutBridge(t *testing.T) {
 	s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
 	up := newEarlier(t)

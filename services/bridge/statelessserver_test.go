@@ -271,7 +271,7 @@ func (s *system) set(t testing.TB, name, id, method, params string) string {
 	return strings.Join(s.finished(t, name, stream), " ")
 }
 
-// updated waits until a client is told for the nth time that a resource may have changed.
+// updated waits until a client has received for the nth time that a resource may have changed.
 func (s *system) updated(t testing.TB, name, uri string, n int) {
 	t.Helper()
 	waittest.Until(t, fmt.Sprintf("%s may have changed, %d times", uri, n), func() bool {
@@ -313,7 +313,7 @@ func TestStatelessServer_SubscriptionsOfTheBridgeBefore(t *testing.T) {
 }
 
 // A server that does not acknowledge a subscription in time learns of the next one all the same. With an
-// acknowledgement, however late, the client is told of what it may have missed.
+// acknowledgement, however late, the client receives what it may have missed.
 func TestStatelessServer_SubscriptionIsNotAcknowledged(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	up := withSubscriptions(t)

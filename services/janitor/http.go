@@ -33,7 +33,7 @@ type sessionList struct {
 // sweepAnswer is the body of POST /v1/sweep. Numbers are of entries, by reason.
 type sweepAnswer struct {
 	Removed map[ledger.Cause]int `json:"removed"`
-	// Left is what is announced and not deleted yet, by what readers are told.
+	// Left is what is announced and not deleted yet, by the reason that readers receive.
 	Left    map[eventlog.Reason]int `json:"left"`
 	Seconds float64                 `json:"seconds"`
 }

@@ -58,7 +58,7 @@ import (
 //	   └──▶ setter        one a partition: changes its limits
 //
 // What changes a partition is done in a term of its lease (lease.Do), and the next term waits for
-// it. When Run's context ends, or one of them fails, all are told to stop, and Run returns when
+// it. When Run's context ends, or one of them fails, all others are stopped, and Run returns when
 // they have. The ledgers are locked for moments and never across I/O.
 type Service struct {
 	cfg         Config

@@ -35,7 +35,7 @@ func (w *sweeper) ofLife(l *ledger.Ledger, a *ledger.Account, lim ledger.Limits,
 // readLimits has the log's settings be those that it has now: another janitor may have raised a limit, and
 // what is announced by the one of before cannot be taken back. Partition 0 has them. While it does not
 // answer, the other partitions would fill up: those seen last hold, and the rest of the sweep does not wait
-// for it again. Nobody can change them then; only a change just before that this janitor, cut off itself,
+// for it again. They cannot be changed then; only a change just before that this janitor, cut off itself,
 // has not seen is missed.
 func (w *sweeper) readLimits(ctx context.Context) error {
 	if w.unanswered {

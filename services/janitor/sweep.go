@@ -140,8 +140,8 @@ func (w *sweeper) each(do func(term context.Context, p *follow.Partition) error)
 	return errs
 }
 
-// toDelete returns how many entries of some partitions are announced and not deleted yet, by what
-// readers are told.
+// toDelete returns how many entries of some partitions are announced and not deleted yet, by the
+// reason that readers receive.
 func toDelete(partitions []*follow.Partition) map[eventlog.Reason]int {
 	all := map[eventlog.Reason]int{}
 	for _, p := range partitions {

@@ -66,7 +66,7 @@ func TestAddress_Rate(t *testing.T) {
 	})
 }
 
-// Requests for events may have a body, which nobody reads. Their streams are served, and end with their clients.
+// Requests for events may have a body, which is not read. Their streams are served, and end with their clients.
 func TestLimits_RequestsWithBodies(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -255,7 +255,7 @@ func TestResume_BelowWindow(t *testing.T) {
 			tenth := c.Messages(10)
 			c.Close()
 			last := f.Publish("a", 2500)
-			s.has(t, last) // or the edge waits for its window, and not for ever
+			s.has(t, last) // or the edge waits for its window, and does not stop waiting
 			c = connect(t, url+path+"?after="+tenth)
 			for n := uint64(11); n <= last; n++ {
 				if e := c.Next("message"); edgetest.SequenceOf(t, e.ID) != n {

@@ -40,7 +40,7 @@ const (
 // keySet is a JWK Set (RFC 7517, section 5) behind a URL. It is fetched when a token
 // needs it: when it is too old, or does not have a token's key. The first caller for which that holds
 // fetches it; others wait if they have no key without it. While it cannot be fetched, the
-// keys that are known stay good, however old, so that an outage of the issuer locks nobody
+// keys that are known stay good, however old, so that an outage of the issuer locks no client
 // out. A set that was fetched and has no usable key revokes all keys. A keySet is safe for
 // concurrent use and has no goroutine.
 type keySet struct {

@@ -318,7 +318,7 @@ func (l *Log) createPartition(ctx context.Context, p int, gone State, servers fu
 	return checkPartition(stream.CachedInfo().Config, p)
 }
 
-// find asks for a partition's JetStream stream before the log is open. Without a leader nobody may answer.
+// find asks for a partition's JetStream stream before the log is open. Without a leader there may be no answer.
 func (l *Log) find(ctx context.Context, p int) (jetstream.Stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

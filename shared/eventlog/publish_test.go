@@ -172,7 +172,7 @@ func TestPublish_ContextIsOver(t *testing.T) {
 	wantSubjects(t, l)
 }
 
-// What nobody waits for any more takes no memory until JetStream answers, which it may never do.
+// What is not waited for any more takes no memory until JetStream answers, which it may never do.
 func TestPublish_NotAnswered(t *testing.T) {
 	_, l := single(t)
 	publish(t, l, "s", "t", 0) // its generation begins

@@ -26,7 +26,7 @@ const (
 	MaxItems = 500
 	// MaxRequested is the most bytes of an event ID in a gap.
 	MaxRequested = 128
-	// Kept is how far back gaps are told.
+	// Kept is how far back gaps are kept.
 	Kept = time.Hour
 )
 

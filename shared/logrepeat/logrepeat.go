@@ -12,7 +12,7 @@ import (
 const (
 	// every is the time between two lines about the same.
 	every = time.Minute
-	// maxKinds bounds what is told apart; everything else counts as one kind.
+	// maxKinds bounds how many kinds are counted; everything else counts as one kind.
 	maxKinds = 64
 )
 

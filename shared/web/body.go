@@ -34,7 +34,7 @@ type Body struct {
 	err  error // what ended it: io.EOF when it was read whole
 
 	mu   sync.Mutex
-	over bool // nobody gets the response any more: reading ends
+	over bool // the response has no receiver any more: reading ends
 
 	memory *quota.Pool
 	client func() string // whom it is held for
@@ -135,7 +135,7 @@ func (b *Body) Answer(write func(*bufio.Writer)) {
 }
 
 // lateAnswer is a response that is written while the body is read. fasthttp closes it before it gives the
-// buffers that the body is read from to the next connection, and waits for nobody else (docs/upstream/0034).
+// buffers that the body is read from to the next connection, and waits for no other request (docs/upstream/0034).
 type lateAnswer struct {
 	io.ReadCloser
 	body *Body

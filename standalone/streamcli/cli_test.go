@@ -114,7 +114,7 @@ func TestPublish_ReportsEachLine(t *testing.T) {
 	}
 }
 
-// An outcome that nobody knows is no rejection: the server did not answer, and the session was closed
+// An unknown outcome is no rejection: the server did not answer, and the session was closed
 // before the line could be sent again.
 func TestPublish_UnknownOutcome(t *testing.T) {
 	codes := make(chan string, 2)

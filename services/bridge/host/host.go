@@ -91,7 +91,7 @@ type Times struct {
 	// Answer is how long a request without a session may take to be answered without the log. It
 	// is lost with the bridge until then.
 	Answer time.Duration
-	// Gone is how long a bridge is away before the listeners of its tasks are told. It is asked for
+	// Gone is how long a bridge is away before the listeners of its tasks receive that. It is asked for
 	// three times meanwhile.
 	Gone time.Duration
 	// Alive is how long another bridge has to answer.

@@ -35,7 +35,7 @@ type OnDemand struct {
 	tried  chan struct{} // closed when the attempts to open it are over; nil before the first
 	failed error         // why it cannot be opened
 
-	asking sync.Mutex // held by nobody who waits for NATS, since a question of an edge must not
+	asking sync.Mutex // never held while waiting for NATS, since a question of an edge must not
 	newest time.Time  // when the client's newest connection began, by its edge's clock; zero if no edge has said
 }
 

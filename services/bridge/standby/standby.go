@@ -117,7 +117,7 @@ func (n *Name) isFree(ctx context.Context) bool {
 	return err == nil && id == ""
 }
 
-// release has the bucket say that the name is nobody's, if it is this bridge's: a standby need not ask again.
+// release has the bucket say that the name is free, if it is this bridge's: a standby need not ask again.
 func (n *Name) release() {
 	if !n.host.Backend.Conn.IsConnected() {
 		return

@@ -120,7 +120,7 @@ func TestTask_AnswerBeforeTheQuestion(t *testing.T) {
 	}
 }
 
-// unknownOutcome is an MCP server whose client is told that the outcome of its request is unknown once the server has it.
+// unknownOutcome is an MCP server whose client receives that the outcome of its request is unknown once the server has it.
 type unknownOutcome struct {
 	call.Upstream
 	requests int

@@ -86,7 +86,7 @@ func (p *Partition) noteChecked(ctx context.Context) error {
 
 // mustReadAgain reports whether somebody has deleted entries of a partition that has too many holes for a list: the ledger
 // begins again then, and finds them as one of a janitor that starts. Not in a cluster whose leader may lack more than the
-// server that the ledger reads from: it would begin again for ever. The caller holds mu.
+// server that the ledger reads from: it would begin again and again. The caller holds mu.
 func (p *Partition) mustReadAgain(state eventlog.State) bool {
 	return p.misses && state.Absent() > p.MaxAbsent && (state.Leader == "" || state.Checked() && state.Damaged < state.First)
 }

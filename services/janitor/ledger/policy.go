@@ -28,7 +28,7 @@ const (
 // Causes lists every Cause.
 var Causes = []Cause{StreamEvents, SessionEvents, SessionBytes, SessionStreams, Cleared, Closed}
 
-// announced returns the reason that readers are told.
+// announced returns the reason that readers receive.
 func (c Cause) announced() eventlog.Reason {
 	if c == Cleared {
 		return eventlog.Cleared

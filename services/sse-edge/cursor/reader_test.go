@@ -612,7 +612,7 @@ func TestReader_RolledBackWhileItResumes(t *testing.T) {
 	}
 }
 
-// A partition that is created again with its entries is the same one: nobody is told of a gap.
+// A partition that is created again with its entries is the same one: no reader receives a gap.
 func TestReader_PartitionCreatedAgain(t *testing.T) {
 	t.Parallel()
 	readThroughRestarts(t, 2, func(f *edgetest.Log, _ *Partitions) {

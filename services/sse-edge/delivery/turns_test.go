@@ -9,7 +9,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// Who waits until a stream is quiet, for which the log is being read, does not wait for ever when somebody
+// Who waits until a stream is quiet, for which the log is being read, does not wait without end when somebody
 // else waits for the same.
 func TestRest_Twice(t *testing.T) {
 	ended := 0

@@ -19,10 +19,10 @@ type Config struct {
 	// Events serves the methods events/list, events/poll and events/stream. Default: they are the MCP
 	// server's.
 	Events bool `name:"mcp-events" help:"Serve streams of sessions to clients of MCP 2026-07-28 as MCP Events (events/list, events/poll, events/stream). Experimental." negatable:""`
-	// PublicURL is where clients reach the edge: scheme and host. With access control,
-	// MCP clients are told there where to get a token. Default: they are not.
+	// PublicURL is where clients reach the edge: scheme and host. With access control MCP clients learn
+	// there where to get a token. Default: none.
 	PublicURL string `name:"public-url" help:"URL under which clients reach the edge, such as https://mcp.example; tells MCP clients where to get a token." placeholder:"URL"`
-	// AuthorizationServers are the issuers of the tokens, as MCP clients are told.
+	// AuthorizationServers are the issuers of the tokens, which MCP clients receive.
 	AuthorizationServers []string `name:"authorization-server" help:"URL of the authorization server that issues tokens, announced to MCP clients; with --public-url." placeholder:"URL"`
 }
 

@@ -22,7 +22,7 @@ type Config struct {
 	LogReads int `name:"log-reads" help:"Maximum concurrent reads from disk for clients that are too far behind to be served from memory." default:"8" placeholder:"N"`
 	// Heartbeat is the time between two cursor events on a connection.
 	Heartbeat time.Duration `name:"heartbeat" help:"Time between two cursor events on a connection." default:"15s"`
-	// Retry is the reconnection time that clients are told.
+	// Retry is the reconnection time that clients receive.
 	Retry time.Duration `name:"retry" help:"Reconnection time sent to clients (retry:)." default:"3s"`
 	// MaxAge is how long a connection lives, give or take a tenth.
 	MaxAge time.Duration `name:"max-connection-age" help:"Maximum age of a connection, varied by up to a tenth." default:"10m"`
