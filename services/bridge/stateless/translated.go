@@ -614,6 +614,8 @@ func (t *translated) listenFor(ctx context.Context, c *call.Call) {
 		return
 	}
 	<-ctx.Done()
+	l.storing.Lock() // the state of a task may be on its way
+	defer l.storing.Unlock()
 	switch why := context.Cause(ctx); {
 	case errors.Is(why, host.ErrEnded), errors.Is(why, upstream.ErrStopping):
 		c.End(why)

@@ -39,14 +39,10 @@ func holderSubject(id string) string { return "mcp.janitor.alive." + id }
 
 // open makes the bucket if it is missing. An existing one says how long the leases are.
 func (s *Leases) open(ctx context.Context) bool {
-	s.mu.Lock()
-	length := s.sharing.lease
-	s.mu.Unlock()
+	length := s.length()
 	ctx, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
-	cfg := bucket.Config(Bucket, "Rejoin: which janitor acts for which partition", s.replicas)
-	cfg.MaxAge, cfg.Storage = length, jetstream.MemoryStorage
-	kv, err := bucket.Ensure(ctx, s.js, cfg)
+	kv, err := s.ensure(ctx, length)
 	if err == nil {
 		err = s.adopt(ctx, kv, length)
 	}
@@ -56,6 +52,20 @@ func (s *Leases) open(ctx context.Context) bool {
 	}
 	s.kv = kv
 	return true
+}
+
+// ensure makes the bucket if it is missing.
+func (s *Leases) ensure(ctx context.Context, length time.Duration) (jetstream.KeyValue, error) {
+	cfg := bucket.Config(Bucket, "Rejoin: which janitor acts for which partition", s.replicas)
+	cfg.MaxAge, cfg.Storage = length, jetstream.MemoryStorage
+	return bucket.Ensure(ctx, s.js, cfg)
+}
+
+// length returns how long a lease is.
+func (s *Leases) length() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sharing.lease
 }
 
 // complain logs the first trouble of a connection.
@@ -95,11 +105,7 @@ func (s *Leases) adopt(ctx context.Context, kv jetstream.KeyValue, given time.Du
 }
 
 // pause is how long a candidate waits to look again.
-func (s *Leases) pause() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sharing.lease / waitShare
-}
+func (s *Leases) pause() time.Duration { return s.length() / waitShare }
 
 // value is what this janitor writes.
 func (s *Leases) value() []byte {

@@ -164,10 +164,14 @@ func (s *Leases) compete(ctx, program context.Context, act func(context.Context,
 func (s *Leases) keepPresence(ctx context.Context) {
 	for n := 0; ; n++ {
 		pause := s.pause()
-		for !s.announcePresence(ctx) {
+		for failing := time.Now(); !s.announcePresence(ctx); {
 			s.logPartitions()
 			if !natsconn.Pause(ctx, min(pause, shortRetry)) {
 				return
+			}
+			if length := s.length(); time.Since(failing) > length { // a lease of a bucket that was deleted is over
+				_, _ = s.ensure(ctx, length) // or it is tried again
+				failing = time.Now()
 			}
 		}
 		s.share()

@@ -142,8 +142,8 @@ func TestLeases_AfterServerRestart(t *testing.T) {
 	})
 }
 
-// In a cluster the bucket has no leader for longer than a lease when the server that led it dies. Then each
-// janitor acts for the partitions of before, whichever gets the first answer.
+// A bucket that somebody deletes is made again when its leases are over. In a cluster it has no leader for as long when
+// the server that led it dies. Then each janitor acts for the partitions of before, whichever gets the first answer.
 func TestLeases_AfterABucketWithoutAnswers(t *testing.T) {
 	natstest.InVirtualTime(t, func(t *testing.T) {
 		const partitions = 4
@@ -152,7 +152,6 @@ func TestLeases_AfterABucketWithoutAnswers(t *testing.T) {
 		js := natstest.JetStream(t, srv.Connect())
 		for range 2 {
 			waittest.Until(t, "they share", func() bool { return holds(all[0], 2)() && holds(all[1], 2)() })
-			stream := must.Value(js.Stream(t.Context(), "KV_"+Bucket))(t)
 			must.NoError(t, js.DeleteStream(t.Context(), "KV_"+Bucket))
 			kept := make([][]bool, len(all))
 			for i, s := range all {
@@ -164,7 +163,6 @@ func TestLeases_AfterABucketWithoutAnswers(t *testing.T) {
 					return len(s.mine()) == 0 && len(s.sharing.peers) == 0
 				})
 			}
-			must.Value(js.CreateStream(t.Context(), stream.CachedInfo().Config))(t)
 			for p := range partitions {
 				for i, s := range all {
 					if kept[i][p] {
