@@ -27,7 +27,7 @@ func (s *Service) receive(ctx context.Context) {
 	}
 }
 
-// accept answers an edge, in a goroutine of its own.
+// accept answers a request of an edge, in a goroutine of its own.
 func (s *Service) accept(msg *nats.Msg) {
 	if msg.Subject == host.ChangedSubject {
 		s.host.HearChange(string(msg.Data))
@@ -80,15 +80,15 @@ func (s *Service) accept(msg *nats.Msg) {
 }
 
 const (
-	// respondFor is for how long an edge waits at most.
+	// respondFor is the longest that an edge waits for an answer.
 	respondFor = 35 * time.Second
-	// respondAgain is when an answer is sent again that comes after an outage.
+	// respondAgain is the pause before an answer is sent again after an outage.
 	respondAgain = time.Second
 )
 
-// respond answers an edge, in an outage of NATS as soon as that is over. reconnects is how often the bridge had connected
-// again when it was asked. If it has since, the edge may do so later, and gets the answer twice, of which it takes the
-// first. What waits counts for the client; without memory for it, it is sent once.
+// respond answers an edge, in an outage of NATS as soon as that is over. reconnects is how often the bridge had
+// reconnected when the request arrived. If it has reconnected since, the edge may do so later: it gets the answer twice,
+// and takes the first. A waiting answer counts for the client; without memory for it, the answer is sent once.
 func (s *Service) respond(client string, a rpc.Answer, msg *nats.Msg, reconnects uint64) error {
 	err := a.Respond(msg)
 	if errors.Is(err, nats.ErrMaxPayload) {
@@ -112,7 +112,7 @@ func (s *Service) respond(client string, a rpc.Answer, msg *nats.Msg, reconnects
 	return err
 }
 
-// answer does what an edge asks for.
+// answer carries out the request of an edge.
 func (s *Service) answer(c rpc.Ask) rpc.Answer {
 	switch {
 	case c.Action == rpc.Open:
@@ -160,9 +160,9 @@ func (s *Service) serveOpenCalls() {
 	}
 }
 
-// shareOf returns whose share it is of what an edge asks: that of its session, or of the one that it begins.
-// What ends something, or asks about it, is nobody's: it frees what the client has, or keeps it from being
-// taken for abandoned.
+// shareOf returns the client whose share a request of an edge takes: that of its session, or of the session that it
+// begins. A request that ends something, or asks about it, is in no share: it frees the client's resources, or keeps a
+// call from being taken for abandoned.
 func (s *Service) shareOf(c rpc.Ask) string {
 	if c.Action == rpc.Check || c.Action == rpc.Cancel || c.Action == rpc.End {
 		return ""

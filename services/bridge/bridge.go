@@ -1,15 +1,15 @@
-// Package bridge connects an unmodified MCP server to the log: it hands over what
-// clients send, which comes on NATS, and stores what the server sends.
+// Package bridge connects an unmodified MCP server to the log: it forwards the messages of
+// clients, which arrive over NATS, to the server, and stores the server's messages.
 //
 // Its packages, each of which imports only those further down:
 //
-//	bridge     starts, stops, takes over sessions, and hands on what edges ask
+//	bridge     starts, stops, takes over sessions, and dispatches the requests of edges
 //	stateless  serves the calls of clients without sessions
 //	sessions   has the sessions of clients; mcpserver is their side of the MCP server
-//	call       takes what the server sends for a request into the log
-//	owners     notes whose the tasks of the server are; standby lets one bridge of a name run
-//	host       has what all parts share
-//	records    is what the next bridge continues from
+//	call       stores the server's messages for a request in the log
+//	owners     notes who owns the tasks of the server; standby lets one bridge of a name run
+//	host       has the log, the limits and the metrics, which all parts share
+//	records    stores the state from which the next bridge continues
 //	config, resultcache, translate, upstream (carries messages to the MCP server and back)
 //	pause      notes the pauses of the process; retry
 package bridge
@@ -30,18 +30,18 @@ import (
 
 // Service is the bridge. It is safe for concurrent use.
 //
-//	New ──▶ Service ── Run ──▶ receive: takes what edges ask from NATS, a goroutine for each
+//	New ──▶ Service ── Run ──▶ receive: takes the requests of edges from NATS, a goroutine for each
 //	                   │         ├─ open ──▶ sessions.Session
 //	                   │         ├─ Request ──▶ stateless.Calls
 //	                   │         └─ Post, End, Check, Cancel ──▶ its session
-//	                   ├─────▶ records: writes down what is open, for the next bridge
+//	                   ├─────▶ records: writes down the open streams, for the next bridge
 //	                   ├─────▶ serveOpenCalls: tells the janitor which sessions have open calls
-//	                   ├─────▶ name: looks whose the bridge's name is, see [standby.Name]
+//	                   ├─────▶ name: checks which bridge has the name, see [standby.Name]
 //	                   ├─────▶ reconcile: ends sessions that were ended elsewhere
-//	                   └─────▶ what the sessions run, see [sessions.Session]
+//	                   └─────▶ the goroutines of the sessions, see [sessions.Session]
 //
-// When Run's context ends, edges are answered no more; then life ends, and with it all
-// waiting for the upstream, which is not told: the next bridge continues.
+// When Run's context ends, the bridge takes no new requests; then life ends, and with it all
+// waiting for the upstream, which gets no notice: the next bridge continues.
 type Service struct {
 	host      *host.Host
 	server    *mcpserver.Server
@@ -51,8 +51,8 @@ type Service struct {
 	records *records.Bucket // from the start of Run on
 	name    *standby.Name   // likewise
 
-	inbox    chan *nats.Msg // of all subscriptions; full: NATS drops, and edges hear nothing
-	handling *quota.Pool    // edges that are not answered yet
+	inbox    chan *nats.Msg // of all subscriptions; full: NATS drops, and edges get no answer
+	handling *quota.Pool    // requests of edges that are not answered yet
 
-	taken atomic.Bool // the sessions of the bridge before are taken over
+	taken atomic.Bool // the sessions of the previous bridge are taken over
 }

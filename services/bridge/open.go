@@ -15,7 +15,7 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// openSession hands over an initialize request, and makes the session when the upstream
+// openSession forwards an initialize request, and makes the session when the upstream
 // has accepted it.
 func (s *Service) openSession(c rpc.Ask) rpc.Answer {
 	m, err := rpc.ParseMessage(c.Data)
@@ -76,7 +76,7 @@ func (s *Service) register(ctx context.Context, c rpc.Ask, d mcpserver.Connected
 	}
 	h := s.table.New(c.Session, rec.Life, host.ClientOf(c), c.Owner)
 	h.Upstream = d.Up
-	remembers := h.Remember(c.Header) // what the bridge asks of itself may need a token
+	remembers := h.Remember(c.Header) // the bridge's own requests may need a token
 	if d.Attach != nil {
 		d.Attach(h.Scope) // it may end the session at once
 	}

@@ -10,10 +10,10 @@ import (
 	"rejoin/shared/session"
 )
 
-// silentFor is how long NATS may take to answer until edges cannot be heard.
+// silentFor is how long NATS may take to answer before edges count as not heard.
 const silentFor = 5 * time.Second
 
-// reconcile finishes the sessions that somebody else has ended, and the calls that no client waits
+// reconcile finishes the sessions that were ended elsewhere, and the calls that no client waits
 // for. The copy of the registry only raises the suspicion.
 func (s *Service) reconcile() {
 	ticker := time.NewTicker(sessions.LookEvery)
@@ -53,15 +53,15 @@ func (s *Service) connection(ctx context.Context) uint64 {
 	return number
 }
 
-// hearing notes whether edges can be heard: not while NATS does not answer, nor while the process is paused. What
-// they send while the connection is made again is lost.
+// hearing notes whether edges can be heard: not while NATS does not answer, nor while the process is paused. Their
+// messages are lost while the bridge reconnects.
 type hearing struct {
 	pauses     int    // at the last look
 	connection uint64 // likewise; 0 for none
 }
 
-// look reports whether the edges could be heard since the last look, after which there were so many pauses, and
-// this connection.
+// look reports whether the edges could be heard since the last look: there is a connection, it is the same one, and
+// the number of pauses has not changed.
 func (g *hearing) look(pauses int, connection uint64) (heard bool) {
 	now := hearing{pauses, connection}
 	heard = connection != 0 && now == *g

@@ -25,7 +25,7 @@ type ProgramConfig struct {
 	AckTimeout time.Duration `default:"2s" help:"Maximum time that a publish waits for JetStream."`
 }
 
-// Check reports what would keep the program from starting, a line for each problem.
+// Check reports the problems of the flags that would keep the program from starting, a line for each.
 func (cfg *ProgramConfig) Check() error {
 	c := cfg.Bridge
 	c.AckTimeout, c.Sessions = cfg.AckTimeout, cfg.Sessions

@@ -103,8 +103,8 @@ func (s *Service) Run(ctx context.Context) error {
 		s.stop()
 		return fmt.Errorf("cannot listen on NATS: %w", err)
 	}
-	// A bridge that reports ready is there on NATS, without a connection when there
-	// is one again.
+	// A bridge that reports ready receives requests from NATS; without a connection, as soon
+	// as there is one again.
 	_ = conn.FlushTimeout(flushTimeout)
 	s.host.Go(s.reconcile)
 	s.host.Go(s.serveOpenCalls)
@@ -121,10 +121,10 @@ func (s *Service) Run(ctx context.Context) error {
 	s.stop()
 	if err := s.endedBy(ctx); err != nil {
 		s.taken.Store(false)
-		return err // the sessions, and what is written of calls, are another bridge's
+		return err // the sessions, and the records of calls, are another bridge's
 	}
 	if conn.IsConnected() && errors.Is(s.name.Check(context.WithoutCancel(ctx)), host.ErrReplaced) {
-		return nil // likewise: it was told to stop during a pause
+		return nil // likewise: the order to stop came during a pause
 	}
 	if s.server.HasProcesses() {
 		s.table.CloseAll()
@@ -133,8 +133,8 @@ func (s *Service) Run(ctx context.Context) error {
 	return nil
 }
 
-// begin takes the name, and the sessions of the bridge before. The function that it returns gives the
-// name up, also after an error. When another bridge takes the name, end is called.
+// begin takes the name, and the sessions of the previous bridge. leave gives the name up, also after an
+// error. When another bridge takes the name, end is called.
 func (s *Service) begin(ctx context.Context, end context.CancelCauseFunc) (leave func(), err error) {
 	leave = func() {}
 	if s.records, err = records.Open(ctx, s.host.Backend, s.host.Logger); err != nil {
@@ -150,7 +150,7 @@ func (s *Service) begin(ctx context.Context, end context.CancelCauseFunc) (leave
 	return claimed, s.takeOver(ctx)
 }
 
-// endedBy returns why Run ends with a context: nil when it was told to.
+// endedBy returns the error of Run after the end of its context: nil unless another bridge has taken the name.
 func (s *Service) endedBy(ctx context.Context) error {
 	if err := context.Cause(ctx); errors.Is(err, host.ErrReplaced) {
 		return fmt.Errorf("%w: %s", err, s.host.Name)
@@ -158,7 +158,8 @@ func (s *Service) endedBy(ctx context.Context) error {
 	return nil
 }
 
-// hearNoMore has what came from NATS in time in the inbox, and nothing else come.
+// hearNoMore drains the subscriptions of the sessions: the inbox has the requests that NATS delivered in time, and gets
+// no others.
 func (s *Service) hearNoMore() {
 	s.table.Drain()
 	if conn := s.host.Backend.Conn; conn.IsConnected() {
@@ -166,7 +167,7 @@ func (s *Service) hearNoMore() {
 	}
 }
 
-// finish answers what has come, which no other bridge gets: a call that is quick leaves nothing to the next bridge.
+// finish answers the requests in the inbox, which no other bridge gets: a quick call leaves nothing to the next bridge.
 func (s *Service) finish() {
 	for over := time.Now().Add(s.host.Times.Finish); time.Now().Before(over); {
 		select {
@@ -180,8 +181,8 @@ func (s *Service) finish() {
 	}
 }
 
-// stop ends all work and waits for it. Meanwhile it answers what has come, as a service that stops: a process may take
-// seconds to end.
+// stop ends all work and waits for it. Meanwhile it answers the requests in the inbox, as a service that stops: a
+// process may take seconds to end.
 func (s *Service) stop() {
 	s.hearNoMore() // sessions may have begun since
 	s.host.Stop(upstream.ErrStopping)

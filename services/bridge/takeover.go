@@ -26,7 +26,7 @@ func (s *Service) takeOver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The copy of this process may lack what the bridge before did last.
+	// The copy of this process may lack the last changes of the previous bridge.
 	registry, err := session.OpenRegistry(ctx, s.host.Backend.Log, s.host.Logger)
 	if err != nil {
 		return err
@@ -89,8 +89,8 @@ func (s *Service) own(rec session.Record) (meta records.Metadata, own bool) {
 // confirmsAtOnce is how many sessions the log is asked for at a time.
 const confirmsAtOnce = 64
 
-// confirm asks the log for sessions. Their records come in the same order; of a name that
-// no session has any more the record is empty. It tries until ctx ends.
+// confirm reads the records of sessions from the log, in the order of the names. The record of a name
+// that no session has any more is empty. It tries until ctx ends.
 func (s *Service) confirm(ctx context.Context, names []string) ([]session.Record, error) {
 	confirmed := make([]session.Record, len(names))
 	var asking errgroup.Group
@@ -140,7 +140,7 @@ func (s *Service) takeOverSession(ctx context.Context, rec session.Record, meta 
 	if s.server.HasProcesses() {
 		h.Finish(upstream.ErrExited)
 	} else if h.OneCall && !h.Busy() {
-		h.Finish(host.ErrEnded) // the bridge before has not come to that
+		h.Finish(host.ErrEnded) // the previous bridge had not done that yet
 	}
 	return err
 }
