@@ -26,8 +26,8 @@ type Config struct {
 	Upstream string `help:"URL of the MCP server's Streamable HTTP endpoint." placeholder:"URL"`
 
 	// UpstreamCommand starts an MCP server that speaks stdio: a program and its
-	// arguments, quoted as in a shell. Each session has a process of its own. It goes
-	// without Upstream.
+	// arguments, quoted as in a shell. Each session has a process of its own. It excludes
+	// Upstream.
 	UpstreamCommand string `help:"Command that starts an MCP server speaking stdio, with its arguments, quoted as in a shell; each session gets its own process." placeholder:"COMMAND"`
 
 	// UpstreamEnv are the names of the variables of the bridge's environment that a process
@@ -41,8 +41,8 @@ type Config struct {
 	UpstreamUser string `help:"User that runs the process of --upstream-command, by name or as UID[:GID]; the bridge must be root, or have CAP_SETUID, CAP_SETGID and CAP_KILL (default: the bridge's own)." placeholder:"USER"`
 
 	// MaxProcesses is how many processes of UpstreamCommand may run at once; more
-	// sessions are answered 503. While more than three quarters of them run, who has more
-	// than a quarter gets no new one. Default: 100.
+	// sessions are answered 503. While more than three quarters of them run, a client with
+	// more than a quarter gets no new one. Default: 100.
 	MaxProcesses int `default:"100" help:"Maximum number of processes of --upstream-command; while more than three quarters are in use, no client gets more than a quarter." placeholder:"N"`
 
 	// ProcessIdleAfter is how long a session with a process may be without events, subscribers
@@ -57,12 +57,12 @@ type Config struct {
 	// Credentials cannot be among them, since edges pass none on.
 	ForwardHeader []string `default:"Accept-Language,traceparent,tracestate,baggage,Mcp-Method,Mcp-Name" help:"Header fields of the client that are forwarded to the MCP server; credentials are never forwarded." placeholder:"NAME"`
 
-	// BridgeName is what a restarted bridge recognizes its sessions by: it
-	// must be another one for each bridge. Default: the host's name.
+	// BridgeName is the name by which a restarted bridge recognizes its sessions:
+	// each bridge must have its own. Default: the host's name.
 	BridgeName string `help:"Unique name of this bridge, by which it finds its sessions after a restart (default: the host's name)." placeholder:"NAME"`
 
-	// AcceptAfter is how long a client waits to hear that the upstream refuses its
-	// requests; what is refused later is an error in its stream. Default: 100 ms.
+	// AcceptAfter is how long a client waits for the upstream to refuse its requests;
+	// a later refusal is an error in its stream. Default: 100 ms.
 	AcceptAfter time.Duration `default:"100ms" help:"How long the MCP server may take to reject a request with an HTTP status."`
 
 	// CallTimeout is how long a request in a session may be without any message from the upstream
@@ -70,20 +70,20 @@ type Config struct {
 	// ends with its client, whose connection edges watch. Default: 5 min.
 	CallTimeout flagtype.Duration `default:"5m" help:"Maximum time without any message before a request in a session is cancelled; 0 or -1 for unlimited. Requests and tasks of MCP 2026-07-28 have no such limit." placeholder:"DURATION"`
 
-	// OpenTimeout bounds initialize, what the upstream takes to accept a message that is
-	// no request, and how long a stream that broke is tried to be resumed. Default: 30 s.
+	// OpenTimeout bounds initialize, the time until the upstream accepts a message that is
+	// no request, and the attempts to resume a stream that broke. Default: 30 s.
 	OpenTimeout time.Duration `default:"30s" help:"Maximum duration of initialize, and of an outage of the MCP server during a request."`
 
-	// CancelGrace is how long a call of revision 2026-07-28 continues whose client has gone and may come
-	// back, with --mcp-resume-stateless of the edges: longer than the 10 s between two questions of the edge that
-	// it comes back to, or 0. Default: 15 s.
+	// CancelGrace is how long a call of revision 2026-07-28 continues whose client has disconnected and may
+	// reconnect, with --mcp-resume-stateless of the edges: longer than the 10 s between two questions of the edge
+	// that it reconnects to, or 0. Default: 15 s.
 	CancelGrace time.Duration `default:"15s" help:"How long a call of MCP 2026-07-28 continues after its client has gone, where edges let clients resume it (--mcp-resume-stateless); at least 12s, or 0 for none."`
 
-	// InputWait is how long a client may take to answer what an MCP server asks during a call, where
+	// InputWait is how long a client may take to answer a question of an MCP server during a call, where
 	// the bridge translates between revisions. Default: 10 min.
 	InputWait time.Duration `default:"10m" help:"How long a client may take to answer what the MCP server asks during a call that is translated between revisions of MCP."`
 
-	// ListenMemory is how long the bridge knows of a client without a session that listened. Such a
+	// ListenMemory is how long the bridge remembers a client without a session that listened. Such a
 	// client receives every kind of change that it may have missed; 0: none. Default: 1 h.
 	ListenMemory time.Duration `default:"1h" help:"How long after a client of MCP 2026-07-28 has listened (subscriptions/listen) its next request to listen reports each kind of change once, since some may have been missed; 0 for never."`
 
@@ -92,7 +92,7 @@ type Config struct {
 	// call does. Default: 10 s.
 	TaskAfter flagtype.Duration `default:"10s" help:"How long a tools/call of a client with the tasks extension of MCP may take before it becomes a task; -1 for never." placeholder:"DURATION"`
 
-	// TaskTools say otherwise for some tools, each as NAME=POLICY; see [TaskPolicy].
+	// TaskTools override this for some tools, each as NAME=POLICY; see [TaskPolicy].
 	TaskTools []string `help:"Tasks policy of a tool: never, after (--task-after), always (at once), or required (after, and clients without the extension are refused); may be repeated." placeholder:"NAME=POLICY"`
 
 	// TaskTTL is how long a task is kept after its end. Default: 1 h.
@@ -104,7 +104,7 @@ type Config struct {
 
 	// MaxCalls is how many requests of clients may be open at once, and how many may be
 	// handed over at once; more are answered 503. Of each, while more than three quarters
-	// are taken, who has more than a quarter gets no new one. Default: 4096.
+	// are taken, a client with more than a quarter gets no new one. Default: 4096.
 	MaxCalls int `default:"4096" help:"Maximum number of open requests; while more than three quarters are in use, no client gets more than a quarter." placeholder:"N"`
 
 	// Sessions bound the sessions of all services.
@@ -117,7 +117,7 @@ type Config struct {
 // Wanted reports whether there is an MCP server to stand beside.
 func (c Config) Wanted() bool { return c.Upstream != "" || c.UpstreamCommand != "" }
 
-// leastGrace is the least grace of a call whose client comes back: its new edge asks about it every 10 s.
+// leastGrace is the least grace of a call whose client reconnects: its new edge asks about it every 10 s.
 const leastGrace = 12 * time.Second
 
 // Validate returns an error that names the first flag whose value makes no sense. A
@@ -236,7 +236,7 @@ func (c Config) argv() ([]string, error) {
 	return argv, nil
 }
 
-// ShownUpstream returns what may be shown of where the MCP server is: scheme and host of the URL, whose
+// ShownUpstream returns the public part of the MCP server's address: scheme and host of the URL, whose
 // other parts may hold a key, or the program without arguments.
 func (c Config) ShownUpstream() string {
 	if argv, err := c.argv(); err == nil && len(argv) > 0 {
@@ -249,7 +249,7 @@ func (c Config) ShownUpstream() string {
 	return u.Scheme + "://" + u.Host
 }
 
-// WithDefaults sets what has no flag here.
+// WithDefaults sets the fields that have no flag here.
 func (c Config) WithDefaults() Config {
 	c.AckTimeout = cmp.Or(c.AckTimeout, 2*time.Second)
 	return c
@@ -267,7 +267,7 @@ func (c Config) Command(environ []string) (*upstream.Command, error) {
 	return upstream.NewCommand(argv, environ, c.UpstreamEnv, c.UpstreamUser)
 }
 
-// TaskPolicy says which calls of a tool become tasks.
+// TaskPolicy selects the calls of a tool that become tasks.
 type TaskPolicy string
 
 const (

@@ -6,14 +6,14 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// ChangedSubject is where bridges tell each other that results of the MCP server are stale: a client
-// that has heard of it through one bridge may ask the next. A name's token has no "=c".
+// ChangedSubject is where bridges report to each other that results of the MCP server are stale: a client
+// that has received this through one bridge may ask the next. A name's token has no "=c".
 const ChangedSubject = "mcp.rpc.b.=changed"
 
 // NoteChange ends the cached results, here and at the other bridges, that a notification of the MCP
-// server says are stale. On one connection the bridges' message goes ahead of the notification's event, so
-// it arrives ahead of the request of a client that has received that. It may get lost: then the
-// results end with their time.
+// server reports as stale. On one connection the bridges' message precedes the notification's event, so
+// it arrives before the request of a client that has received the event. The message may get lost: then
+// the results expire.
 func (h *Host) NoteChange(m rpc.Message) {
 	if h.Cache == nil || m.Method == nil || !h.Cache.Changed(*m.Method) {
 		return
@@ -23,7 +23,7 @@ func (h *Host) NoteChange(m rpc.Message) {
 	}
 }
 
-// HearChange takes what another bridge, or this one, has sent with NoteChange.
+// HearChange handles a message that NoteChange of another bridge, or of this one, has sent.
 func (h *Host) HearChange(data string) {
 	if method, from, _ := strings.Cut(data, " "); h.Cache != nil && from != h.Name {
 		h.Cache.Changed(method)

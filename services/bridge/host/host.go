@@ -1,4 +1,4 @@
-// Package host has what all parts of a bridge share: the log, limits, metrics, and how long they run.
+// Package host has the log, the limits, the metrics and the lifetime that all parts of a bridge share.
 package host
 
 import (
@@ -26,8 +26,8 @@ import (
 	"rejoin/shared/tracing"
 )
 
-// Host is what all parts of a bridge share: the log, what they report to, their limits, and how long
-// they run. It is safe for concurrent use.
+// Host is shared by all parts of a bridge: the log, the logger and metrics, the limits, and the
+// lifetime. It is safe for concurrent use.
 type Host struct {
 	Config  config.Config
 	Name    string // of the bridge
@@ -43,14 +43,14 @@ type Host struct {
 	// again, and clients with sessions need room, too.
 	CallLimits *session.Limits
 
-	Memory *quota.Pool // bytes of what clients have sent, until it is served
+	Memory *quota.Pool // bytes of the clients' messages, until they are served
 	// Answers are the bytes of Memory that answers of clients take besides their clients' shares, each
 	// client's up to [AnswerBytes]; one answer may always be larger.
 	Answers *quota.Pool
 	// Open and Processes have a place for each call of the upstream, and for each process of it.
 	Open, Processes *quota.Pool
-	// Files are those of the program that clients may make it open: connections to the upstream, and what
-	// a process takes.
+	// Files are those of the program that clients may make it open: connections to the upstream, and the
+	// files of each process.
 	Files *quota.Pool
 	// Reloads has one token for each stream that is read from the log to be continued. Each takes a page of
 	// memory, and a take-over begins all at once.
@@ -69,9 +69,9 @@ type Host struct {
 
 	traces   *tracing.Traces
 	troubles *logrepeat.Log // why the MCP server does not serve requests
-	// unreachable says that the log's last line about the MCP server is that it cannot be reached.
+	// unreachable is set while the log's last line about the MCP server is that it cannot be reached.
 	unreachable atomic.Bool
-	reached     atomic.Int64 // how often the log has said that it can be reached again
+	reached     atomic.Int64 // how often the log has reported that it can be reached again
 
 	mu       sync.Mutex
 	stopping bool
@@ -83,20 +83,20 @@ type Times struct {
 	// Doubt is how long the log surely knows the key of an attempt: less than its
 	// duplicate window of 2 min.
 	Doubt time.Duration
-	// Now reads the clocks by which that passes, also while the machine sleeps.
+	// Now reads the clocks by which Doubt passes, also while the machine sleeps.
 	Now func() clocks.Instant
 	// Unused is how long a session is kept that its client does not use, when others want
 	// its process. Clients list the tools as soon as they are ready.
 	Unused time.Duration
-	// Answer is how long a request without a session may take to be answered without the log. It
-	// is lost with the bridge until then.
+	// Answer is how long a request without a session may take to be answered without the log. Until
+	// then the request is lost with the bridge.
 	Answer time.Duration
-	// Gone is how long a bridge is away before the listeners of its tasks receive that. It is asked for
+	// Gone is how long a bridge is unavailable before the listeners of its tasks receive that. It is asked
 	// three times meanwhile.
 	Gone time.Duration
 	// Alive is how long another bridge has to answer.
 	Alive time.Duration
-	// Finish is how long a bridge that stops goes on with what edges are about to be answered.
+	// Finish is how long a bridge that stops continues the requests that edges wait for.
 	Finish time.Duration
 	// After is [time.After]: the pauses before the upstream, tasks and other bridges are asked again.
 	After func(time.Duration) <-chan time.Time
@@ -133,7 +133,7 @@ func New(cfg config.Config, name string, b *backend.Backend, env daemon.Env) *Ho
 }
 
 // HasName reports whether the bridge's name is its own. After a pause of the process it tries for a while to
-// learn that: the connection to NATS may be about to come back.
+// learn that: the bridge may be about to reconnect to NATS.
 func (h *Host) HasName() bool {
 	ctx, cancel := context.WithTimeout(h.Life, h.Config.CloseTimeout())
 	defer cancel()
@@ -182,8 +182,8 @@ func (h *Host) SetMetadata(ctx context.Context, name, life string, metadata []by
 	})
 }
 
-// untilAvailable has the registry do something once the bridge's name is confirmed, again and again until ctx ends:
-// while a stream changes its leader, JetStream refuses at once, or does not answer.
+// untilAvailable calls do once the bridge's name is confirmed, again and again until ctx ends while the registry is
+// unavailable: while a stream changes its leader, JetStream refuses at once, or does not answer.
 func (h *Host) untilAvailable(ctx context.Context, do func(context.Context) error) (err error) {
 	_ = retry.Do(ctx, func() error {
 		if err = h.Confirm(ctx); err == nil {
@@ -225,7 +225,7 @@ func (h *Host) Pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Stop has nothing run any more, and ends with a cause what runs.
+// Stop lets no more work begin, and ends the running work with a cause.
 func (h *Host) Stop(cause error) {
 	h.mu.Lock()
 	h.stopping = true
@@ -233,11 +233,11 @@ func (h *Host) Stop(cause error) {
 	h.endLife(cause)
 }
 
-// Wait waits for what runs, after Stop.
+// Wait waits for the running work, after Stop.
 func (h *Host) Wait() { h.work.Wait() }
 
-// ClientOf returns whose share the session is of that a call begins: the owner's, or without
-// access control that of the client's address; empty when it is not known.
+// ClientOf returns the client in whose share the session is that a call begins: the owner, or without
+// access control the client's address; empty when it is not known.
 func ClientOf(c rpc.Ask) string { return cmp.Or(c.Owner, c.Client) }
 
 // MaxBytes is the size of the largest message that the log takes.

@@ -42,7 +42,7 @@ func TestHost_HasName(t *testing.T) {
 	}
 }
 
-// Within a minute the log says once that the MCP server can be reached again, and nothing after the next warning.
+// Within a minute the log reports once that the MCP server can be reached again, and nothing after the next warning.
 func TestHost_ReachedNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

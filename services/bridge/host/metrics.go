@@ -11,13 +11,13 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// actionInvalid stands for what is no action, as the metric's label.
+// actionInvalid is the metric's label for a request without a valid action.
 const actionInvalid = "invalid"
 
-// actions are what edges ask for.
+// actions are those of the requests of edges.
 var actions = []rpc.Action{rpc.Open, rpc.Request, rpc.Cancel, rpc.Post, rpc.End, rpc.Check}
 
-// What became of a message, as the metric's label.
+// The outcome of a message, as the metric's label.
 const (
 	ResultStored    = "stored"
 	ResultDuplicate = "duplicate"
@@ -45,7 +45,7 @@ const (
 	CacheMiss = "miss"
 )
 
-// Metrics are what a bridge counts.
+// Metrics are those of a bridge.
 type Metrics struct {
 	Cached         *prometheus.CounterVec
 	answers        *prometheus.CounterVec

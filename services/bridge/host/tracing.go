@@ -11,8 +11,8 @@ import (
 	"rejoin/shared/tracing"
 )
 
-// BeginAnswer begins the span of what an edge asks for, which the call continues. What is
-// asked about a call, again and again, has none.
+// BeginAnswer begins the span of an edge's request, which the call continues. The repeated
+// questions about a call have none.
 func (h *Host) BeginAnswer(c *rpc.Ask) (context.Context, trace.Span) {
 	ctx := c.Trace.Within(context.Background())
 	if c.Action == rpc.Check {
@@ -43,7 +43,7 @@ func (h *Host) BeginPost(ctx context.Context, client, header http.Header) trace.
 	return span
 }
 
-// EndPost ends it. resp is nil when there is none.
+// EndPost ends the span of a POST. resp is nil when there is no response.
 func EndPost(span trace.Span, resp *http.Response) {
 	if resp != nil {
 		span.SetAttributes(semconv.HTTPResponseStatusCode(resp.StatusCode))

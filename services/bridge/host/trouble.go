@@ -12,26 +12,26 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// Trouble logs, now and then, what keeps the MCP server from serving requests. of is the same for
-// troubles of one sort.
+// Trouble logs, now and then, a trouble that keeps the MCP server from serving requests. of is the same
+// for troubles of one sort.
 func (h *Host) Trouble(of, message string, attrs ...slog.Attr) {
 	h.troubles.Note(h.Life, of, message, attrs...)
 }
 
-// Unreachable logs why a request to the MCP server had no answer. What ends with the bridge, the
-// session or the call is no trouble.
+// Unreachable logs why a request to the MCP server had no answer. A request that ends with the bridge,
+// the session or the call is no trouble.
 func (h *Host) Unreachable(err error) {
 	own := []error{upstream.ErrStopping, upstream.ErrPaused, ErrEnded, upstream.ErrCancelled, upstream.ErrGone, upstream.ErrExited, context.Canceled}
 	if slices.ContainsFunc(own, func(end error) bool { return errors.Is(err, end) }) {
 		return
 	}
-	of := fmt.Sprint(innermost(err), h.reached.Load()) // due again once the log has said that it can be reached
+	of := fmt.Sprint(innermost(err), h.reached.Load()) // due again once the log has reported that it can be reached
 	if h.troubles.Note(h.Life, of, "the MCP server cannot be reached", slog.Any("error", err)) {
 		h.unreachable.Store(true)
 	}
 }
 
-// Reached logs that the MCP server has answered, or was started, if the last line about that says that it cannot be
+// Reached logs that the MCP server has answered, or was started, if the last line about that is that it cannot be
 // reached: once a minute at most, as each such line makes the next warning due.
 func (h *Host) Reached() {
 	if h.unreachable.Load() && h.troubles.Due("reached") && h.unreachable.CompareAndSwap(true, false) {
@@ -40,7 +40,7 @@ func (h *Host) Reached() {
 	}
 }
 
-// innermost returns the text of the error that the others are about: addresses and ports in
+// innermost returns the text of the error that the others wrap: addresses and ports in
 // between differ each time.
 func innermost(err error) string {
 	for {
@@ -68,7 +68,7 @@ func (h *Host) TooLarge(session string) string {
 	return fmt.Sprintf("%v: the limit is %d bytes (--max-message-bytes)", upstream.ErrTooLarge, limit)
 }
 
-// ConnectError makes an answer of what went wrong; nil of nothing.
+// ConnectError logs an error and makes an answer of it; nil of nil.
 func (h *Host) ConnectError(err error) *rpc.Answer {
 	if err == nil {
 		return nil

@@ -14,17 +14,17 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// Connected is a session at the upstream, or why there is none.
+// Connected is a session at the upstream, or the response that refuses one.
 type Connected struct {
 	Up        call.Upstream     // nil when the response is an error
 	Attach    func(*call.Scope) // to be called with the session; nil for nothing
-	ID        string            // the upstream's own name of the session
+	ID        string            // the upstream's name of the session
 	Version   string
 	Response  []byte
-	stateless *records.OwnSession // of a session that the upstream knows nothing of
+	stateless *records.OwnSession // of a session that the upstream does not know
 }
 
-// readVersion reads what an initialize response is; up stays unless it is an error.
+// readVersion reads the version from an initialize response; an error clears Up.
 func (d *Connected) readVersion(m rpc.Message) error {
 	if m.Error != nil {
 		d.Up = nil
@@ -38,7 +38,7 @@ func (d *Connected) readVersion(m rpc.Message) error {
 	return err
 }
 
-// dial begins a session with an initialize request. An answer that is no success is the client's.
+// dial begins a session with an initialize request. An answer that is no success is for the client.
 func (s *Server) dial(ctx context.Context, c rpc.Ask, id json.RawMessage) (Connected, *rpc.Answer) {
 	if s.command != nil {
 		return s.dialStdio(ctx, c, id)
@@ -46,7 +46,7 @@ func (s *Server) dial(ctx context.Context, c rpc.Ask, id json.RawMessage) (Conne
 	return s.dialHTTP(ctx, c, id)
 }
 
-// dialHTTP posts an initialize request. An answer that is no success is the client's.
+// dialHTTP posts an initialize request. An answer that is no success is for the client.
 func (s *Server) dialHTTP(ctx context.Context, c rpc.Ask, id json.RawMessage) (Connected, *rpc.Answer) {
 	r := &remote{host: s.host, endpoint: s.endpoint}
 	resp, refused := r.post(ctx, c.Header, c.Data)
@@ -72,7 +72,7 @@ func (s *Server) dialHTTP(ctx context.Context, c rpc.Ask, id json.RawMessage) (C
 	return d, s.host.ConnectError(err)
 }
 
-// dialStdio starts a process and hands it the initialize request.
+// dialStdio starts a process and sends it the initialize request.
 func (s *Server) dialStdio(ctx context.Context, c rpc.Ask, id json.RawMessage) (Connected, *rpc.Answer) {
 	u, err := s.startStdio(c.Session, host.ClientOf(c))
 	if errors.Is(err, errBusy) {
@@ -96,7 +96,7 @@ func (s *Server) dialStdio(ctx context.Context, c rpc.Ask, id json.RawMessage) (
 	return d, s.host.ConnectError(err)
 }
 
-// Metadata returns what the registry holds of a session.
+// Metadata returns the metadata of a session for the registry.
 func (s *Server) Metadata(d Connected) (meta records.Metadata) {
 	meta.MCP.Bridge, meta.MCP.Upstream, meta.MCP.ProtocolVersion, meta.MCP.Own = s.host.Name, d.ID, d.Version, d.stateless
 	if s.command != nil && s.host.Config.ProcessIdleAfter > 0 {

@@ -18,12 +18,12 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// eraFor is how long a bridge believes what revisions its MCP server speaks: one that is upgraded
-// is found out by then.
+// eraFor is how long a bridge relies on the known revisions of its MCP server: by then it notices
+// an upgrade.
 const eraFor = 5 * time.Minute
 
-// IsStateless reports whether the MCP server speaks the revision without sessions. It asks, unless that
-// is known. The answer is the client's when the server cannot be asked.
+// IsStateless reports whether the MCP server speaks the revision without sessions. It asks the server, unless
+// that is known. When the server cannot be asked, the answer is for the client.
 func (s *Server) IsStateless(ctx context.Context, client http.Header) (bool, *rpc.Answer) {
 	if ctx.Err() != nil {
 		return false, new(upstream.Unreachable(context.Cause(ctx)))
@@ -31,8 +31,8 @@ func (s *Server) IsStateless(ctx context.Context, client http.Header) (bool, *rp
 	if stateless, known := s.knownEra(); known {
 		return stateless, nil
 	}
-	// Of clients with the same credentials one asks for all. Those with others do not wait for it: the server
-	// may refuse it, and take its time.
+	// Of clients with the same credentials one asks for all. Clients with other credentials do not wait for it:
+	// the server may refuse it, and answer slowly.
 	v, _, _ := s.era.asked.Do(s.credentialsKey(client), func() (any, error) { return s.askEra(client), nil })
 	if refused, _ := v.(*rpc.Answer); refused != nil {
 		return false, refused
@@ -41,14 +41,14 @@ func (s *Server) IsStateless(ctx context.Context, client http.Header) (bool, *rp
 	return stateless, nil
 }
 
-// knownEra returns what is known without asking the server.
+// knownEra returns the era without asking the server.
 func (s *Server) knownEra() (stateless, known bool) {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
 	return s.era.stateless, time.Now().Before(s.era.until)
 }
 
-// askEra asks the server. The answer is the client's when it cannot be asked.
+// askEra asks the server for its era. When it cannot be asked, the answer is for the client.
 func (s *Server) askEra(client http.Header) *rpc.Answer {
 	stateless, tasks, refused := s.probe(client)
 	if refused != nil {
@@ -63,8 +63,8 @@ func (s *Server) askEra(client http.Header) *rpc.Answer {
 	return nil
 }
 
-// credentials are the fields of a client's header by which the server may know the client: all that are
-// forwarded but those that a client usually sends with every request, or that differ in each.
+// credentials are the fields of a client's header by which the server may recognize the client: all forwarded
+// fields but those that a client usually sends with every request, or that differ in each.
 func (s *Server) credentials(client http.Header) http.Header {
 	h := s.endpoint.Chosen(upstream.WithoutRepeated(client))
 	for _, name := range []string{"Accept-Language", "Traceparent", "Tracestate", "Baggage"} {
@@ -80,15 +80,15 @@ func (s *Server) credentialsKey(client http.Header) string {
 	return fields.String()
 }
 
-// HasOwnTasks reports whether the MCP server has tasks of its own: then it says what becomes one.
+// HasOwnTasks reports whether the MCP server has tasks of its own: then it decides which calls become tasks.
 func (s *Server) HasOwnTasks() bool {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
 	return s.era.tasks
 }
 
-// forgetEra has the MCP server asked again that was taken to speak earlier revisions, and has refused
-// initialize.
+// forgetEra makes the bridge ask the MCP server again if it was taken to speak earlier revisions: it has
+// refused initialize.
 func (s *Server) forgetEra() {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
@@ -97,8 +97,8 @@ func (s *Server) forgetEra() {
 	}
 }
 
-// probe asks the MCP server for what it speaks, as all clients with a client's credentials: another field of one
-// of them could have the server refuse it for all.
+// probe asks the MCP server for its revisions, with a client's credentials alone: it asks for all clients with
+// these, and another field of one of them could make the server refuse them all.
 func (s *Server) probe(client http.Header) (stateless, tasks bool, refused *rpc.Answer) {
 	ctx, cancel := context.WithTimeout(s.host.Life, s.host.Config.OpenTimeout)
 	defer cancel()
@@ -139,7 +139,7 @@ func (s *Server) DirectHeader(client http.Header) http.Header {
 	return (&remote{endpoint: s.endpoint, stateless: true}).header(client)
 }
 
-// SetEra has the server taken for one of the revision without sessions, or of earlier ones, for a time.
+// SetEra sets, for a time, whether the server speaks the revision without sessions, or earlier ones.
 func (s *Server) SetEra(stateless bool, ttl time.Duration) {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// Initialize hands over a client's initialize request. A server that speaks other revisions is asked
+// Initialize forwards a client's initialize request. A server that speaks other revisions is asked
 // in its own way.
 func (s *Server) Initialize(ctx context.Context, c rpc.Ask, m rpc.Message) (Connected, *rpc.Answer) {
 	d, refused := s.dial(ctx, c, m.ID)
@@ -33,8 +33,8 @@ func (s *Server) Initialize(ctx context.Context, c rpc.Ask, m rpc.Message) (Conn
 }
 
 // wantsStateless reports whether a client of earlier revisions is served by requests of the new one,
-// after the server's response to initialize: where it speaks no other, or where it has no session in
-// which it could ask the client what the client can be asked.
+// after the server's response to initialize: where the server speaks no other, or has no session in which
+// it could ask a client that can be asked.
 func (s *Server) wantsStateless(ctx context.Context, c rpc.Ask, m rpc.Message, d Connected, refused *rpc.Answer, others bool) bool {
 	if s.command != nil {
 		return false
@@ -58,7 +58,7 @@ func (s *Server) wantsStateless(ctx context.Context, c rpc.Ask, m rpc.Message, d
 }
 
 // speaksOthers reports whether an answer to initialize is the error of an MCP server that does not
-// speak the revision, and which it speaks.
+// speak the revision, and returns the revisions that it speaks.
 func speaksOthers(answer []byte) (supported []string, others bool) {
 	m, err := rpc.ParseMessage(answer)
 	if err != nil || m.Error == nil {
@@ -86,7 +86,7 @@ func responseTo(id json.RawMessage, data []byte) (m rpc.Message, response []byte
 	return m, data, rpc.IDKey(m.ID) == rpc.IDKey(id)
 }
 
-// Restore returns the server's side of a session of another bridge. A process has ended with that.
+// Restore returns the server's side of a session of another bridge. A process has ended with that bridge.
 func (s *Server) Restore(meta records.Metadata) call.Upstream {
 	if meta.MCP.Own != nil {
 		u := s.newStatelessServer(*meta.MCP.Own)

@@ -25,7 +25,7 @@ type remote struct {
 	stateless bool   // the revision has no sessions
 }
 
-// header returns the header of a request: what is forwarded of a client's, and the
+// header returns the header of a request: the forwarded fields of a client's header, and the
 // transport's own.
 func (r *remote) header(client http.Header) http.Header {
 	h := r.endpoint.Chosen(client)
@@ -45,7 +45,7 @@ func (r *remote) header(client http.Header) http.Header {
 }
 
 // do makes a request. After a pause of the process the session, its streams, and the calls whose timers ran out
-// meanwhile may be another bridge's: without the name, the upstream hears nothing of this one (docs/adr/0039).
+// meanwhile may be another bridge's: without the name, this one sends nothing to the upstream (docs/adr/0039).
 func (r *remote) do(ctx context.Context, method string, header http.Header, data []byte) (*http.Response, error) {
 	if !r.host.HasName() {
 		return nil, upstream.ErrPaused
@@ -57,7 +57,7 @@ func (r *remote) do(ctx context.Context, method string, header http.Header, data
 	return resp, err
 }
 
-// post posts messages. An answer that is no success is the client's.
+// post posts messages. An answer that is no success is for the client.
 func (r *remote) post(ctx context.Context, client http.Header, data []byte) (resp *http.Response, refused *rpc.Answer) {
 	header := r.header(client)
 	span := r.host.BeginPost(ctx, client, header)
@@ -73,13 +73,13 @@ func (r *remote) post(ctx context.Context, client http.Header, data []byte) (res
 	r.host.Refused(resp.StatusCode)
 	a := upstream.Refusal(resp)
 	if a.Status == http.StatusNotFound && r.id == "" && !r.stateless {
-		a.Status = http.StatusBadGateway // 404 would say that the session has ended
+		a.Status = http.StatusBadGateway // 404 would mean that the session has ended
 	}
 	return nil, &a
 }
 
-// response reads an answer up to the response to a request, and hands what comes before it to take. With nil
-// that has no session to belong to, and is left out.
+// response reads an answer up to the response to a request, and passes the messages before it to take. With a nil
+// take they have no session to belong to, and are left out.
 func (r *remote) response(resp *http.Response, id json.RawMessage, take func([]byte) error) (rpc.Message, []byte, error) {
 	b := upstream.NewBody(resp.Header, resp.Body, r.host.MaxBytes())
 	if b == nil {
@@ -107,9 +107,9 @@ func (r *remote) response(resp *http.Response, id json.RawMessage, take func([]b
 	}
 }
 
-// Send hands over messages that are no requests. The end of ctx ends the waiting, and not the
-// request: net/http may have given its connection to another session's already, which would fail
-// (docs/upstream/0031).
+// Send forwards messages that are no requests. The end of ctx ends the waiting, and not the
+// request: net/http may have given its connection to another session's request already, which would
+// fail (docs/upstream/0031).
 func (r *remote) Send(ctx context.Context, client http.Header, data []byte) rpc.Answer {
 	answered := make(chan rpc.Answer, 1)
 	if !r.host.Go(func() {
@@ -134,7 +134,7 @@ func (r *remote) Send(ctx context.Context, client http.Header, data []byte) rpc.
 	}
 }
 
-// Serve hands over requests, and stores what the upstream sends for them, to the end.
+// Serve forwards requests, and stores the upstream's messages for them, to the end.
 func (r *remote) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
 	ctx, p := c.WithIdleTimer(ctx)
 	defer p.End()
@@ -174,8 +174,8 @@ func (r *remote) cancel(c *call.Call, client http.Header) {
 	}
 }
 
-// follow stores the messages of an answer, and of what it is resumed with, until all
-// requests are answered. The error says why they never will be.
+// follow stores the messages of an answer, and of the streams that resume it, until all
+// requests are answered. The error is the reason why they never will be.
 func (r *remote) follow(ctx context.Context, p *upstream.IdleTimer, c *call.Call, client http.Header, resp *http.Response) error {
 	pause := retry.FirstPause
 	for {
@@ -197,7 +197,7 @@ func (r *remote) follow(ctx context.Context, p *upstream.IdleTimer, c *call.Call
 		case c.Cursor().ID == "":
 			return fmt.Errorf("%w: %w", upstream.ErrUnanswered, err)
 		}
-		if came && time.Since(began) > pollPause { // else it ended at once, and may go on so
+		if came && time.Since(began) > pollPause { // else the stream ended at once, and the next may too
 			pause = retry.FirstPause
 		}
 		if resp, err = r.reconnect(ctx, c, client, max(pause, b.Retry())); err != nil { //nolint:bodyclose // finish closes it
@@ -208,7 +208,7 @@ func (r *remote) follow(ctx context.Context, p *upstream.IdleTimer, c *call.Call
 }
 
 // read stores the messages of an answer, and reports whether there were any. It returns
-// when all requests of c are answered, or with the reason why it cannot go on.
+// when all requests of c are answered, or with the reason why it cannot continue.
 func (r *remote) read(p *upstream.IdleTimer, c *call.Call, b *upstream.Body) (came bool, err error) {
 	var last string // the cursor
 	since := 0      // how many messages came after it in events without an ID
@@ -245,9 +245,9 @@ func (r *remote) read(p *upstream.IdleTimer, c *call.Call, b *upstream.Body) (ca
 	}
 }
 
-// reconnect asks for a stream from where it broke (MCP 2025-11-25, resumability and
-// redelivery), again and again until the upstream answers, or has been away for
-// OpenTimeout. Errors are [upstream.ErrGone], [upstream.ErrNoStream], ctx's cause, or why the last try failed.
+// reconnect resumes a broken stream at its cursor (MCP 2025-11-25, resumability and
+// redelivery). It tries until the upstream answers, or has been unavailable for
+// OpenTimeout. Errors are [upstream.ErrGone], [upstream.ErrNoStream], ctx's cause, or that of the last try.
 func (r *remote) reconnect(ctx context.Context, c *call.Call, client http.Header, pause time.Duration) (*http.Response, error) {
 	for since := time.Now(); ; pause = min(max(2*pause, retry.FirstPause), retry.LastPause) {
 		if !r.host.Pause(ctx, pause) {
@@ -270,7 +270,7 @@ func (r *remote) reconnect(ctx context.Context, c *call.Call, client http.Header
 	}
 }
 
-// get asks for a stream: the one that an event belongs to, or, without, the one that is
+// get asks for a stream: the one that an event belongs to, or, without an event, the one that is
 // about no request. Errors are [upstream.ErrGone], [upstream.ErrNoStream], or such that trying again may help.
 func (r *remote) get(ctx context.Context, client http.Header, lastID string) (*http.Response, error) {
 	h := r.header(client)
@@ -322,8 +322,8 @@ const (
 	pollPauseMax = 5 * time.Second
 )
 
-// pauseAfter returns the pause before a stream is asked for again that ran for so long: the first one after a
-// long run.
+// pauseAfter returns the pause after a stream that ran for so long, before the next request for it: after a long
+// run the first pause.
 func pauseAfter(pause, ran time.Duration) time.Duration {
 	if ran > listenPauseMax {
 		return listenPause
@@ -331,13 +331,13 @@ func pauseAfter(pause, ran time.Duration) time.Duration {
 	return pause
 }
 
-// Listen keeps the upstream's standalone stream open, and stores what comes, until ctx
-// ends or there is none.
+// Listen keeps the upstream's standalone stream open, and stores its messages, until ctx
+// ends or the upstream has no such stream.
 func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.Header) {
 	ctx, p := upstream.NewIdleTimer(ctx, 0, &r.host.Pauses)
 	defer p.End()
 	pause := listenPause
-	opened := c.Cursor().ID != "" // by the bridge before, else by this one
+	opened := c.Cursor().ID != "" // by the previous bridge, else by this one
 	for {
 		resp, err := r.get(ctx, client(), c.Cursor().ID)
 		c.WasTried()
@@ -364,7 +364,7 @@ func (r *remote) Listen(ctx context.Context, c *call.Call, client func() http.He
 				return
 			}
 			if errors.Is(err, upstream.ErrTooLarge) {
-				// It would come again. What is between it and now is lost with it.
+				// The upstream would send it again. The messages between it and now are lost with it.
 				c.Drop(host.DropTooLarge, err)
 				c.Restart()
 			}

@@ -58,7 +58,7 @@ func (s *Server) Disconnect() { s.endpoint.Close() }
 // HasProcesses reports whether each session has a process of the server, which ends with the bridge.
 func (s *Server) HasProcesses() bool { return s.command != nil }
 
-// Check says in the log whether the MCP server can be reached, or that its program is missing. A
+// Check logs whether the MCP server can be reached, or that its program is missing. A
 // request of the method OPTIONS begins nothing there, and any answer will do.
 func (s *Server) Check() {
 	if s.command != nil { // each session starts a process

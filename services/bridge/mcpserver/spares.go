@@ -36,20 +36,20 @@ func (b *Unused) isAlive() bool {
 }
 
 // spares are processes that are started ahead for the next call of a client, since that may take a
-// second. Each is used by one call: no call meets what another has left behind. At a stop they end with the service, as
-// all processes do. It is safe for concurrent use.
+// second. Each is used by one call: no call meets the leftovers of another. At a stop they end with the service, as all
+// processes do. It is safe for concurrent use.
 type spares struct {
 	mu  sync.Mutex
 	all map[[sha256.Size]byte]*Unused // nil for one that is being begun
 }
 
-// spareKey is the same for calls that could have the same session: of one client, with the same
+// spareKey is the same for calls that could use the same session: of one client, with the same
 // capabilities and the same forwarded header.
 func (s *Server) spareKey(c rpc.Ask, r mcp.Request, client http.Header) [sha256.Size]byte {
 	return sha256.Sum256(event.MustJSON([]any{host.ClientOf(c), r.Capabilities, r.ClientInfo, s.endpoint.Chosen(client)}))
 }
 
-// UnusedSession returns a session that no call has used, and has the next one begun.
+// UnusedSession returns a session that no call has used, and begins the next one ahead.
 func (s *Server) UnusedSession(ctx context.Context, c rpc.Ask, r mcp.Request, client http.Header) (*Unused, *rpc.Answer) {
 	if s.command == nil {
 		return s.connect(ctx, c, r, client)
@@ -77,7 +77,7 @@ func (s *Server) UnusedSession(ctx context.Context, c rpc.Ask, r mcp.Request, cl
 	return b, refused
 }
 
-// connect begins a session at the MCP server with what the client of a request is capable of.
+// connect begins a session at the MCP server with the capabilities of a request's client.
 func (s *Server) connect(ctx context.Context, c rpc.Ask, r mcp.Request, client http.Header) (*Unused, *rpc.Answer) {
 	ctx, cancel := context.WithTimeout(ctx, s.host.Config.OpenTimeout)
 	defer cancel()
@@ -110,7 +110,7 @@ func (s *Server) connect(ctx context.Context, c rpc.Ask, r mcp.Request, client h
 	return b, nil
 }
 
-// withoutID returns an answer to a request of our own, for the request that it was made for.
+// withoutID turns an answer to the bridge's own request into one to the client's request.
 func withoutID(a rpc.Answer) *rpc.Answer {
 	a.Data = translate.WithID(a.Data, json.RawMessage("null"))
 	return &a
@@ -179,7 +179,7 @@ func (p *spares) count() (ready, starting int) {
 	return ready, starting
 }
 
-// Spares returns how many processes wait for a call, and how many are being started to.
+// Spares returns how many processes wait for a call, and how many are being started.
 func (s *Server) Spares() (ready, starting int) { return s.spares.count() }
 
 // CloseExpiredSpares ends the processes that have waited for too long.

@@ -13,8 +13,8 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// Listen keeps a subscription for what a client of earlier revisions hears without asking, and for
-// what it has subscribed to.
+// Listen keeps a subscription for the notifications that a client of earlier revisions receives without
+// asking, and for the resources that it has subscribed to.
 func (u *statelessServer) Listen(ctx context.Context, c *call.Call, client func() http.Header) {
 	var last *listening
 	var began time.Time // of last
@@ -61,8 +61,8 @@ func (l *listening) end() {
 	}
 }
 
-// missed returns what may have changed unheard when f is listened to after l. A client counts on hearing
-// of a resource from the answer to its request on, which is before the server has the subscription.
+// missed returns the changes that may have been missed when a subscription to f follows l. A client relies on
+// notifications of a resource from the answer to its request on, which is before the server has the subscription.
 func (l *listening) missed(f translate.Filter) translate.Filter {
 	if l == nil {
 		return translate.Filter{URIs: f.URIs}
@@ -85,7 +85,7 @@ func (l *listening) missed(f translate.Filter) translate.Filter {
 }
 
 // subscription begins to listen, and returns when the server has acknowledged that, or has ended it, or has
-// said neither for --open-timeout: then it may hear of changes all the same.
+// done neither for --open-timeout: then the subscription may receive changes all the same.
 // With the acknowledgement the client receives one of each kind of change that it may have missed before.
 func (u *statelessServer) subscription(ctx context.Context, c *call.Call, client http.Header, f translate.Filter, last *listening) *listening {
 	ctx, cancel := context.WithCancel(ctx)
@@ -110,7 +110,7 @@ func (u *statelessServer) subscription(ctx context.Context, c *call.Call, client
 	return l
 }
 
-// read stores what the server sends to a subscription. missed is called when l is acknowledged.
+// read stores the notifications of a subscription. missed is called when l is acknowledged.
 func (u *statelessServer) read(ctx context.Context, c *call.Call, client http.Header, f translate.Filter, missed func(translate.Filter) translate.Filter, l *listening) {
 	header := u.repeat(client, rpc.Message{Method: new(mcp.MethodListen)})
 	resp, refused := u.post(ctx, header, u.client.Listen("rejoin-listen", f))
@@ -153,7 +153,7 @@ func (u *statelessServer) read(ctx context.Context, c *call.Call, client http.He
 	}
 }
 
-// store stores a notification on the standalone stream. Two subscriptions may be at it at once.
+// store stores a notification on the standalone stream. Two subscriptions may do so at once.
 func (u *statelessServer) store(c *call.Call, data []byte) error {
 	u.storing.Lock()
 	defer u.storing.Unlock()

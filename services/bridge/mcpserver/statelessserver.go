@@ -23,10 +23,10 @@ import (
 )
 
 // statelessServer is a session of a client of earlier revisions at a server that has none: the bridge
-// keeps what the session is, and each request says it. It is safe for concurrent use.
+// keeps the state of the session, and each request carries it. It is safe for concurrent use.
 //
 //	serve ──▶ a request of the new revision ──▶ a result ──▶ the client
-//	              ▲                              └─ what the server asks ──▶ the client, on the same stream
+//	              ▲                              └─ the server's questions ──▶ the client, on the same stream
 //	              └────────────────────────────────── send: the client's answers
 type statelessServer struct {
 	remote
@@ -34,7 +34,7 @@ type statelessServer struct {
 	client     translate.Client
 	discovered translate.Discovered
 
-	missed bool // another bridge has listened before; what changed since is unknown
+	missed bool // another bridge has listened before; the changes since are unknown
 
 	saving sync.Mutex // held while level or uris are stored and changed
 
@@ -43,7 +43,7 @@ type statelessServer struct {
 	uris    []string                       // of the resources that the client subscribed to
 	changed chan struct{}                  // closed when uris change
 	waiting map[string]chan rpc.Message    // for the client's answers, by [rpc.IDKey]
-	tools   map[string]map[string][]string // what arguments of which tools are repeated; nil: not known yet
+	tools   map[string]map[string][]string // repeated arguments by tool and field; nil: not known yet
 
 	storing sync.Mutex // of the standalone stream
 }
@@ -59,7 +59,7 @@ func (s *Server) newStatelessServer(m records.OwnSession) *statelessServer {
 // names revisions that no edge speaks: a client would ask for one of them, in vain.
 var errRevisions = upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, "the MCP server speaks only revisions of MCP that Rejoin does not")
 
-// dialStateless asks a server without sessions for what it is, for a client that begins one.
+// dialStateless asks a server without sessions for its revisions and capabilities, for a client that begins a session.
 func (s *Server) dialStateless(ctx context.Context, c rpc.Ask, m rpc.Message) (Connected, *rpc.Answer) {
 	u := s.newStatelessServer(records.OwnSession{Client: translate.ParseClient(m)})
 	answer, refused := u.exchange(ctx, c.Header, rpc.Message{ID: json.RawMessage(`"discover"`), Method: new(mcp.MethodDiscover)}, nil, nil)
@@ -75,7 +75,7 @@ func (s *Server) dialStateless(ctx context.Context, c rpc.Ask, m rpc.Message) (C
 	}, nil
 }
 
-// state returns what the registry keeps for each session: no more than the next bridge needs. The
+// state returns the session's state for the registry: no more than the next bridge needs. The
 // caller holds saving, unless the session is new.
 func (u *statelessServer) state() *records.OwnSession {
 	return &records.OwnSession{
@@ -83,8 +83,8 @@ func (u *statelessServer) state() *records.OwnSession {
 	}
 }
 
-// exchange makes a request, hands what comes before the response to take, and returns the response.
-// An answer that is no success is the client's.
+// exchange makes a request, passes the messages before the response to take, and returns the response.
+// An answer that is no success is for the client.
 func (u *statelessServer) exchange(ctx context.Context, client http.Header, m rpc.Message, more translate.Object, take func([]byte) error) (rpc.Message, *rpc.Answer) {
 	u.mu.Lock()
 	level := u.level
@@ -96,7 +96,7 @@ func (u *statelessServer) exchange(ctx context.Context, client http.Header, m rp
 			return e, nil // an error of JSON-RPC, with the status of HTTP that belongs to it
 		}
 		if refused.Status == http.StatusNotFound {
-			refused.Status = http.StatusBadGateway // 404 would say that the client's session has ended
+			refused.Status = http.StatusBadGateway // 404 would mean that the client's session has ended
 		}
 		return rpc.Message{}, refused
 	}
@@ -122,7 +122,7 @@ func (u *statelessServer) failure(err error) rpc.Answer {
 	}
 }
 
-// repeat returns a client's header with the fields that repeat what a request says.
+// repeat returns a client's header with the fields that repeat members of a request.
 func (u *statelessServer) repeat(client http.Header, m rpc.Message) http.Header {
 	h := upstream.WithoutRepeated(client)
 	h.Set(mcp.HeaderVersion, mcp.Stateless)
@@ -143,7 +143,7 @@ func (u *statelessServer) repeat(client http.Header, m rpc.Message) http.Header 
 	return h
 }
 
-// learnTools reads what arguments of tools their calls have to repeat; once, unless again.
+// learnTools reads which arguments of each tool its calls have to repeat; once, unless again.
 func (u *statelessServer) learnTools(ctx context.Context, client http.Header, again bool) {
 	u.mu.Lock()
 	known := u.tools != nil
@@ -170,7 +170,7 @@ func (u *statelessServer) learnTools(ctx context.Context, client http.Header, ag
 	u.tools = tools
 }
 
-// Serve hands over requests, one after the other, and stores what the server sends for them. A batch may have the
+// Serve forwards requests, one after the other, and stores the server's messages for them. A batch may have the
 // client's answers too.
 func (u *statelessServer) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
 	u.Send(ctx, client, data)
@@ -208,14 +208,14 @@ func (u *statelessServer) Serve(ctx context.Context, c *call.Call, client http.H
 	c.End(nil)
 }
 
-// answer returns the response to a request: what belongs to the session is answered here.
+// answer returns the response to a request: requests about the session are answered here.
 func (u *statelessServer) answer(ctx context.Context, p *upstream.IdleTimer, c *call.Call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
 	var value string
 	var err error
 	switch *m.Method {
 	case translate.MethodPing:
 	case "logging/setLevel":
-		_ = json.Unmarshal(m.Param("level"), &value) // none is none
+		_ = json.Unmarshal(m.Param("level"), &value) // without one it is empty
 		err = u.change(ctx, c.Scope, func(is *records.OwnSession) { is.Level = value })
 	case "resources/subscribe", "resources/unsubscribe":
 		if !u.discovered.Can("resources", "subscribe") || json.Unmarshal(m.Param("uri"), &value) != nil {
@@ -247,7 +247,7 @@ const (
 // ErrSubscriptions is returned when a client subscribes to more than the bridge keeps for it.
 var ErrSubscriptions = errors.New("there are too many subscriptions, or their URIs are too long")
 
-// change changes what the client has set: in the session's metadata for the next bridge, and then here.
+// change changes the client's settings: in the session's metadata for the next bridge, and then here.
 // Errors are for the client.
 func (u *statelessServer) change(ctx context.Context, h *call.Scope, edit func(*records.OwnSession)) error {
 	u.saving.Lock()
@@ -329,7 +329,7 @@ func (u *statelessServer) request(ctx context.Context, p *upstream.IdleTimer, c 
 		case !asks:
 			return translate.Message(map[string]any{"id": m.ID, "result": translate.Earlier(*m.Method, answer.Result)}), nil
 		}
-		p.Came() // it is the client that is waited for
+		p.Came() // the bridge waits for the client
 		answers, failed := u.askAll(ctx, c, required)
 		if context.Cause(ctx) != nil {
 			return nil, nil
@@ -348,7 +348,7 @@ func codeOf(e json.RawMessage) int {
 	return f.Code
 }
 
-// stateOnlyPause is how long a request waits that is to be made again without being asked anything.
+// stateOnlyPause is the pause before a request is made again without a question to the client.
 const stateOnlyPause = 250 * time.Millisecond
 
 // askAll asks the client, on the stream of its request, and waits for the answers. An error of the
@@ -394,7 +394,7 @@ func (u *statelessServer) askAll(ctx context.Context, c *call.Call, r translate.
 	return answers, nil
 }
 
-// expect has the client's answer to a request of an ID kept, until forget is called.
+// expect keeps the client's answer to the request with an ID, until forget is called.
 func (u *statelessServer) expect(id string) (answer chan rpc.Message, forget func()) {
 	key := rpc.IDKey([]byte(id))
 	answer = make(chan rpc.Message, 1)
@@ -408,7 +408,7 @@ func (u *statelessServer) expect(id string) (answer chan rpc.Message, forget fun
 	}
 }
 
-// Send takes the client's answers. Notifications are the bridge's: the server has no session that
+// Send takes the client's answers. Notifications end at the bridge: the server has no session that
 // they could be about.
 func (u *statelessServer) Send(_ context.Context, _ http.Header, data []byte) rpc.Answer {
 	all, _, err := rpc.Messages(data)

@@ -20,7 +20,7 @@ import (
 // stdio is a session with an MCP server of its own, a process that reads and writes a
 // message a line (MCP 2025-11-25, transports, stdio). It is safe for concurrent use.
 //
-//	startStdio ──▶ read: one goroutine, stores what the process writes, in its order
+//	startStdio ──▶ read: one goroutine, stores the process's messages, in their order
 //	           └─▶ watchProcess: one, ends the process with the service, and the session with the process
 //
 // While read has a call's turn, the call is its own; at the end it is that of Serve.
@@ -28,7 +28,7 @@ type stdio struct {
 	host    *host.Host
 	process *upstream.Process
 	name    string          // of the session that it was started for
-	writing chan struct{}   // holds a token while somebody writes
+	writing chan struct{}   // holds a token while a goroutine writes
 	first   chan []byte     // the response to initialize
 	opening json.RawMessage // the ID of initialize; nil before
 	session *call.Scope     // set before ready is closed
@@ -39,15 +39,15 @@ type stdio struct {
 
 	mu    sync.Mutex
 	calls []*stdioCall
-	// spoke says that something that is no request was sent since the newest call began: an error without an
-	// ID may be about that.
+	// spoke is set when a message that is no request was sent since the newest call began: an error without an
+	// ID may be about that message.
 	spoke bool
 }
 
 // stdioCall is an open call of a process.
 type stdioCall struct {
 	*call.Call
-	turn   chan struct{}   // holds a token while somebody stores for the call, and guards ended
+	turn   chan struct{}   // holds a token while a goroutine stores for the call, and guards ended
 	ended  bool            // nothing more is stored
 	sent   bool            // the process has it; guarded by the mu of stdio
 	done   chan struct{}   // closed when all is answered
@@ -55,7 +55,7 @@ type stdioCall struct {
 	tokens map[string]bool // [rpc.IDKey] of the progress tokens that they carried
 }
 
-// startStdio starts a process and its session, of a client's share, without telling it
+// startStdio starts a process and its session, of a client's share, without sending it
 // anything.
 func (s *Server) startStdio(session, client string) (*stdio, error) {
 	leave, ok := s.takePlace(client)
@@ -109,7 +109,7 @@ func (u *stdio) watchProcess() {
 	select {
 	case <-u.over:
 	case <-u.process.Exited:
-		<-u.over // what it has written before
+		<-u.over // after its last output
 	case <-u.host.Life.Done():
 	}
 	u.process.Stop()
@@ -122,7 +122,7 @@ func (u *stdio) watchProcess() {
 	}
 }
 
-// attach makes the session that the process belongs to known.
+// attach sets the session that the process belongs to.
 func (u *stdio) attach(of *call.Scope) {
 	u.session = of
 	close(u.ready)
@@ -133,7 +133,7 @@ func (u *stdio) attach(of *call.Scope) {
 	}
 }
 
-// initialize hands over the initialize request and returns the response. Errors are
+// initialize forwards the initialize request and returns the response. Errors are
 // [upstream.ErrExited], and ctx's cause.
 func (u *stdio) initialize(ctx context.Context, id json.RawMessage, data []byte) ([]byte, error) {
 	u.mu.Lock()
@@ -157,7 +157,7 @@ func (u *stdio) initialize(ctx context.Context, id json.RawMessage, data []byte)
 	}
 }
 
-// write hands over messages in a line.
+// write writes messages to the process, in a line.
 func (u *stdio) write(ctx context.Context, data []byte) error {
 	if bytes.ContainsAny(data, "\r\n") {
 		var line bytes.Buffer
@@ -187,7 +187,7 @@ func (u *stdio) isBusy() bool {
 	return slices.ContainsFunc(u.calls, func(s *stdioCall) bool { return s.sent })
 }
 
-// Send hands over messages that are no requests.
+// Send forwards messages that are no requests.
 func (u *stdio) Send(ctx context.Context, _ http.Header, data []byte) rpc.Answer {
 	u.mu.Lock()
 	u.spoke = true
@@ -198,7 +198,7 @@ func (u *stdio) Send(ctx context.Context, _ http.Header, data []byte) rpc.Answer
 	return rpc.Answer{Status: http.StatusAccepted}
 }
 
-// Serve hands over requests, and waits until they are answered.
+// Serve forwards requests, and waits until they are answered.
 func (u *stdio) Serve(ctx context.Context, c *call.Call, _ http.Header, data []byte) {
 	ctx, p := c.WithIdleTimer(ctx)
 	defer p.End()
@@ -232,13 +232,13 @@ func (u *stdio) Serve(ctx context.Context, c *call.Call, _ http.Header, data []b
 	c.End(why)
 }
 
-// Resume ends a call whose process has ended with the bridge before.
+// Resume ends a call whose process has ended with the previous bridge.
 func (u *stdio) Resume(_ context.Context, c *call.Call, _ http.Header) { c.End(upstream.ErrExited) }
 
 // Listen has nothing to do: all messages come on one stream.
 func (u *stdio) Listen(context.Context, *call.Call, func() http.Header) {}
 
-// alive reports whether the process runs. What it has written may still be unread: that waits for the
+// alive reports whether the process runs. Its output may still be unread: messages wait for the
 // session.
 func (u *stdio) alive() bool {
 	select {
@@ -299,14 +299,14 @@ func (u *stdio) forget(s *stdioCall) {
 // this client may have of them, or no files for one more.
 var errBusy = errors.New("the bridge has too many processes, or too many of this client's")
 
-// errEarly is why a message before the response to initialize is left out.
+// errEarly is the reason why a message before the response to initialize is left out.
 var errEarly = errors.New("it came before the response to initialize, and too many did")
 
 // maxEarly is how many messages a process may write before it answers initialize.
 const maxEarly = 64
 
-// read stores what the process writes, until its output ends. Messages wait for the session: MCP allows log messages
-// and pings before the response to initialize. Once that has come nothing is read while a message waits.
+// read stores the messages of the process, until its output ends. They wait for the session: MCP allows log messages
+// and pings before the response to initialize. After that response nothing is read while a message waits.
 func (u *stdio) read() {
 	defer close(u.over)
 	l := upstream.NewLines(&upstream.Leftover{F: u.process.Stdout}, u.host.MaxBytes())
@@ -391,14 +391,14 @@ func (u *stdio) next(l *upstream.Lines, session string) ([]json.RawMessage, erro
 // skippedBytes is how much of a line that is no message the log shows.
 const skippedBytes = 256
 
-// skip leaves out what the process wrote, and shows it in the log.
+// skip leaves out a part of the process's output, and logs it.
 func (u *stdio) skip(line []byte, why error) {
 	u.host.Metrics.Dropped.WithLabelValues(host.DropInvalid).Inc()
 	u.process.Log.Warn("the MCP server wrote to its output what is no message; it is left out",
 		"line", strings.ToValidUTF8(string(line[:min(len(line), skippedBytes)]), "\uFFFD"), "reason", why)
 }
 
-// isFirst hands the response to initialize over.
+// isFirst passes on the response to initialize, and reports whether data is that response.
 func (u *stdio) isFirst(data []byte) bool {
 	u.mu.Lock()
 	opening := u.opening
@@ -452,8 +452,8 @@ func continueAfter(err error) error {
 }
 
 // route returns the call that a message belongs to; nil when it is about none, or about
-// one that is over. What names no call belongs to the only one that is open and not cancelled. So does
-// an error without an ID (see [call.Call.Take]), unless it may be about something else.
+// one that is over. A message that names no call belongs to the only one that is open and not cancelled. So
+// does an error without an ID (see [call.Call.Take]), unless it may be about another message.
 func (u *stdio) route(m rpc.Message) *stdioCall {
 	u.mu.Lock()
 	defer u.mu.Unlock()

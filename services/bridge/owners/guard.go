@@ -63,8 +63,8 @@ type taskMade struct {
 }
 
 // Response takes a response of the MCP server: it notes the task that was made, and returns the
-// response without the tasks of others that it lists, which is possible in a session alone. An answer
-// does not get lost because its note cannot be stored: until then the task is known to this bridge alone.
+// response, without the tasks of others if it is a list, which only a session can have. An answer does
+// not get lost because its note cannot be stored: until then the task is known to this bridge alone.
 func (g *Guard) Response(m rpc.Message, data []byte, inSession bool) ([]byte, error) {
 	if g.principal == "" || !bytes.Contains(m.Result, []byte("taskId")) {
 		return data, nil
@@ -157,7 +157,7 @@ func (g *Guard) listed(m rpc.Message, data []byte) ([]byte, error) {
 	return translate.Message(map[string]any{"id": m.ID, "result": result}), nil
 }
 
-// Refuse returns how a request about a task of the MCP server's own is refused, as one about a task
+// Refuse returns the refusal of a request about a task of the MCP server's own, as of one about a task
 // that does not exist; nil when the task is the client's.
 func (g *Guard) Refuse(ctx context.Context, id string) *rpc.Answer {
 	if g.principal == "" {
@@ -173,8 +173,8 @@ func (g *Guard) Refuse(ctx context.Context, id string) *rpc.Answer {
 	return new(UnknownTask())
 }
 
-// Posted looks at what a client of 2025-11-25 has posted in a session, and returns how it is
-// refused: for a task that is not its own, or for too many of them.
+// Posted checks the messages that a client of 2025-11-25 has posted in a session, and returns their
+// refusal: for a task that is not the client's own, or for too many requests about tasks.
 func (g *Guard) Posted(c *rpc.Ask, all []json.RawMessage, batch bool) *rpc.Answer {
 	if g.principal == "" {
 		return nil
@@ -204,7 +204,7 @@ func (g *Guard) Posted(c *rpc.Ask, all []json.RawMessage, batch bool) *rpc.Answe
 	return nil
 }
 
-// UnknownTask refuses a request about a task that does not exist, or is somebody else's.
+// UnknownTask refuses a request about a task that does not exist, or is another principal's.
 func UnknownTask() rpc.Answer {
 	return upstream.Failure(mcp.ErrTask.Status, mcp.ErrTask.Code, mcp.ErrTask.Message)
 }

@@ -1,4 +1,4 @@
-// Package owners notes to which principal the tasks belong that an MCP server makes itself: the
+// Package owners notes which principal owns each task that an MCP server makes itself: the
 // server may see one client, the bridge, and give any task to it.
 package owners
 
@@ -21,7 +21,7 @@ import (
 const prefix = "=task."
 
 const (
-	// longest is for how long a task is noted whose server keeps it for longer.
+	// longest is the longest time for which a task is noted.
 	longest = 24 * time.Hour
 	// writeTimeout bounds a request to NATS.
 	writeTimeout = 2 * time.Second

@@ -14,8 +14,8 @@ type Timer struct {
 	seen  int         // how many pauses and outages had ended when the time began
 }
 
-// AfterFunc is [time.AfterFunc] for what a message of a client or of the MCP server can stop. After a pause of the
-// process or an outage of NATS such a message may wait to be read, so the time runs once more.
+// AfterFunc is [time.AfterFunc] for a timer that a message of a client or of the MCP server can stop. After a pause of
+// the process or an outage of NATS such a message may wait to be read, so the time runs once more.
 func (w *Watch) AfterFunc(d time.Duration, f func()) *Timer {
 	t := &Timer{watch: w}
 	t.seen, _ = w.missed()

@@ -31,7 +31,7 @@ func (ts *timers) begin() *Timer {
 	return ts.watch.AfterFunc(10*time.Second, func() { ts.fired = true })
 }
 
-// want says whether one has fired since the last time.
+// want checks whether one has fired since the last check.
 func (ts *timers) want(what string, now bool) {
 	ts.t.Helper()
 	if synctest.Wait(); ts.fired != now {
@@ -40,7 +40,7 @@ func (ts *timers) want(what string, now bool) {
 	ts.fired = false
 }
 
-// A timer that runs out in a pause, or soon after, runs once more: what came during the pause is read first.
+// A timer that runs out in a pause, or soon after, runs once more: the messages of the pause are read first.
 func TestTimer_RunsOutInAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w Watch

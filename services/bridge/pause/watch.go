@@ -1,6 +1,6 @@
 // Package pause notes the pauses of the process (SIGSTOP, a frozen container, a machine that sleeps): after one
-// the bridge's name may be another one's, and what came during the pause is not read yet. It also notes the outages
-// of NATS, during which nothing comes from clients, and nothing of the MCP server's is stored.
+// another bridge may have the name, and the messages of that time are not read yet. It also notes the outages
+// of NATS, during which no message of a client arrives, and none of the MCP server is stored.
 package pause
 
 import (

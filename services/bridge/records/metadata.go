@@ -6,7 +6,7 @@ import (
 	"rejoin/services/bridge/translate"
 )
 
-// OwnSession is what the registry holds of a session at a server that has none.
+// OwnSession is the registry's state of a session at a server that has no sessions.
 type OwnSession struct {
 	Client     translate.Client     `json:"client"`
 	Discovered translate.Discovered `json:"discovered"`
@@ -14,33 +14,33 @@ type OwnSession struct {
 	URIs       []string             `json:"uris,omitempty"`  // of the resources that the client subscribed to
 }
 
-// OneCall is what the registry holds of the one call of a session: what the next bridge needs to
-// go on with it at a server of earlier revisions.
+// OneCall is the registry's state of the one call of a session: the next bridge needs it to
+// continue the call at a server of earlier revisions.
 type OneCall struct {
 	Method   string          `json:"method"`
 	Token    json.RawMessage `json:"progressToken,omitempty"`
 	LogLevel string          `json:"logLevel,omitempty"`
 	Server   json.RawMessage `json:"serverInfo,omitempty"`
 	Task     bool            `json:"task,omitempty"`    // it may become a task
-	Asks     map[string]bool `json:"asks,omitempty"`    // what its client can be asked
-	Content  string          `json:"content,omitempty"` // what the requests have in common that its client repeats with answers
+	Asks     map[string]bool `json:"asks,omitempty"`    // the requests that its client accepts
+	Content  string          `json:"content,omitempty"` // the same for the requests that its client repeats with answers
 }
 
-// Metadata is what the registry holds of a session of a bridge.
+// Metadata is the metadata of a bridge's session in the registry.
 type Metadata struct {
 	MCP struct {
 		// Bridge is the name of the bridge that holds the session.
 		Bridge string `json:"bridge"`
 		// Upstream is the MCP server's own name of the session; empty when it has none.
 		Upstream string `json:"upstream,omitempty"`
-		// ProtocolVersion is what client and server agreed on.
+		// ProtocolVersion is the revision that client and server agreed on.
 		ProtocolVersion string `json:"protocolVersion,omitempty"`
-		// Own is what the bridge keeps of a session at a server that has none.
+		// Own is the bridge's state of a session at a server that has none.
 		Own *OwnSession `json:"modern,omitempty"`
-		// Call is that of a session that is of one call of a revision without sessions.
+		// Call is the one call of a session for a call of a revision without sessions.
 		Call *OneCall `json:"call,omitempty"`
 	} `json:"mcp"`
-	// Retention is what the session asks for; see [session.Retention]. Nil for nothing.
+	// Retention is the retention that the session asks for; see [session.Retention]. Nil for none.
 	Retention *Retention `json:"retention,omitempty"`
 }
 
@@ -50,11 +50,11 @@ type Retention struct {
 	// would keep its process for --idle-after.
 	IdleAfter int64 `json:"idleAfter,omitempty"`
 	// KeepClosed is that of a session of one call: no client knows its name, so it need not be kept
-	// for longer than a client may come back for the response.
+	// for longer than a client may reconnect for the response.
 	KeepClosed int64 `json:"keepClosed,omitempty"`
 }
 
-// CallAt is what [Metadata] has of a call, as the next bridge needs it.
+// CallAt is the part of [Metadata] about a call, as the next bridge needs it.
 type CallAt struct {
 	Upstream        string  `json:"upstream,omitempty"`
 	ProtocolVersion string  `json:"protocolVersion,omitempty"`

@@ -1,5 +1,5 @@
-// Package records has what a bridge stores for the next one of its name: in the bucket of calls how far each
-// stream has come, and in the registry what a session is.
+// Package records has the state that a bridge stores for the next one of its name: in the bucket of calls the
+// cursor of each open stream, and in the registry the metadata of each session.
 package records
 
 import (
@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	recordEvery  = 250 * time.Millisecond // between two looks at what is open
+	recordEvery  = 250 * time.Millisecond // between two looks at the open streams
 	recordAfter  = 500 * time.Millisecond // is how long a call lasts before it is written down
 	recordPause  = 2 * time.Second        // between two records of one call
 	writeTimeout = 2 * time.Second        // bounds a write
@@ -32,8 +32,8 @@ const (
 	markerTTL = time.Minute
 )
 
-// Record is what the bucket of calls holds of a stream, under <session token>.<stream
-// token>: what the next bridge continues from.
+// Record is the value of a stream in the bucket of calls, under <session token>.<stream
+// token>: the next bridge continues from it.
 type Record struct {
 	// ID is the upstream's last event ID that is stored; empty when it gives none.
 	ID string `json:"id,omitempty"`
@@ -60,14 +60,14 @@ type OpenCall struct {
 	At              *CallAt
 }
 
-// Bucket is the bucket of calls. It writes down what is open. It belongs to one goroutine at a time, but for
+// Bucket is the bucket of calls. It writes down the open streams. It belongs to one goroutine at a time, but for
 // [Bucket.Remember].
 type Bucket struct {
 	nc      *nats.Conn
 	log     *slog.Logger
 	JS      jetstream.JetStream
 	KV      jetstream.KeyValue
-	written map[string]*Record // nil for one that may be there
+	written map[string]*Record // nil for one of unknown outcome
 }
 
 // Open opens the bucket, and makes it when it is missing. It tries until ctx ends.
@@ -86,7 +86,7 @@ func Open(ctx context.Context, b *backend.Backend, log *slog.Logger) (*Bucket, e
 	})
 }
 
-// Adopt takes a record over that another run has written. It is removed unless its stream is open.
+// Adopt takes over a record of another run. The record is removed unless its stream is open.
 func (r *Bucket) Adopt(key string, rec Record) { r.written[key] = &rec }
 
 // Load returns the records of all calls of all bridges, and nothing else that lies in the bucket. It tries until ctx
@@ -103,7 +103,7 @@ func (r *Bucket) Load(ctx context.Context) (all map[string]Record, err error) {
 			}
 		}, done)
 		if whole.Err() != nil {
-			return ctx.Err() // none: it was ended because it was whole
+			return ctx.Err() // nil, unless it has ended: whole ended since the records are complete
 		}
 		r.log.Info("the records of open calls cannot be read yet", "error", err)
 		return err
@@ -111,8 +111,8 @@ func (r *Bucket) Load(ctx context.Context) (all map[string]Record, err error) {
 	return all, err
 }
 
-// Run writes what open returns, until ctx ends. Without the bridge's name, which confirm looks for, the records are
-// those of another bridge.
+// Run writes the records of the streams that open returns, until ctx ends, but not while confirm fails: without the
+// bridge's name, which confirm looks for, the records are those of another bridge.
 func (r *Bucket) Run(ctx context.Context, confirm func(context.Context) error, open func() []OpenCall) {
 	ticker := time.NewTicker(recordEvery)
 	defer ticker.Stop()
@@ -128,9 +128,9 @@ func (r *Bucket) Run(ctx context.Context, confirm func(context.Context) error, o
 	}
 }
 
-// WriteAll writes down everything. It tries for writeTimeout: the connection to NATS may be
-// about to come back. An edge asks after a call that was not written down, which ends it
-// with an error. confirm is that of Run.
+// WriteAll writes down all open streams. It tries for writeTimeout: the bridge may be about
+// to reconnect to NATS. An edge asks about a call that was not written down, which ends the
+// call with an error. confirm is that of Run.
 func (r *Bucket) WriteAll(confirm func(context.Context) error, open []OpenCall) {
 	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
 	defer cancel()
@@ -144,8 +144,8 @@ func (r *Bucket) WriteAll(confirm func(context.Context) error, open []OpenCall) 
 	}
 }
 
-// write writes down what is due; all says that everything is. After an error the rest is
-// due the next time.
+// write writes the records that are due; with all, every record is. After an error the
+// remaining records are due the next time.
 func (r *Bucket) write(open []OpenCall, all bool) error {
 	ctx, done := natsconn.While(context.Background(), r.nc)
 	defer done()
@@ -223,8 +223,8 @@ func ParseKey(key string) (session, stream string, ok bool) {
 // listenPrefix begins the keys of listeners in the bucket. No session's token has a "=" there.
 const listenPrefix = "=listen."
 
-// Remember notes for a time that a client listens to what a hash stands for, and reports whether no
-// bridge has had a note of that. What cannot be looked up counts as none.
+// Remember notes for a time that a client listens to the subscription of a hash. missing reports whether a
+// bridge has a note of that already, so that changes may be missing. A failed lookup counts as a note.
 func (r *Bucket) Remember(ctx context.Context, of [sha256.Size]byte, ttl time.Duration) (missing bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()

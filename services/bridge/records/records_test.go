@@ -51,7 +51,7 @@ func TestBucket_RemovesARecordOfUnknownOutcome(t *testing.T) {
 	ctx, lose := context.WithCancel(t.Context())
 	r, key := empty(t, rpc.CallsConfig(1), nats.SetCustomDialer(&natstest.Link{Before: func(data []byte) {
 		if bytes.Contains(data, []byte(Key("s", "c1"))) {
-			lose() // the acknowledgement is not waited for
+			lose() // Put does not wait for the acknowledgement
 		}
 	}}))
 	if err := r.Put(ctx, key, Record{ID: "7"}); !errors.Is(err, context.Canceled) {
@@ -112,7 +112,7 @@ func TestBucket_WrittenWithoutTheName(t *testing.T) {
 	})
 	replaced := errors.New("another bridge has the name")
 	looks <- replaced
-	looks <- replaced // the first has written what it does
+	looks <- replaced // the first look has done its writes
 	must.Value(r.KV.Get(t.Context(), key))(t)
 	looks <- nil
 	looks <- nil // likewise
@@ -141,8 +141,8 @@ func TestBucket_WriteAllWithoutTheName(t *testing.T) {
 	}
 }
 
-// The bucket also has what other packages note, and a later version may note more: a bridge that takes over adopts
-// what Load returns, and would remove it.
+// The bucket also has the notes of other packages, and a later version may note more: a bridge that takes over adopts
+// the records of Load, and would remove the notes.
 func TestBucket_LoadsRecordsOfCallsAlone(t *testing.T) {
 	r, key := empty(t, rpc.CallsConfig(1))
 	must.NoError(t, r.Put(t.Context(), key, Record{ID: "7"}))
@@ -154,7 +154,7 @@ func TestBucket_LoadsRecordsOfCallsAlone(t *testing.T) {
 	}
 }
 
-// The clock of another bridge says nothing of when a record is due again.
+// The clock of another bridge does not decide when a record is due again.
 func TestBucket_WritesRecordsOfAnotherClock(t *testing.T) {
 	r, key := empty(t, rpc.CallsConfig(1))
 	must.Value(r.KV.PutString(t.Context(), key, `{"id":"7","updated":"9999-12-31T23:59:59Z"}`))(t)

@@ -25,14 +25,14 @@ const (
 	AliveEvery = time.Second
 	// StandbyQuestions is how many questions in a row must have no answer until a standby takes the name.
 	StandbyQuestions = 3
-	nameEvery        = 5 * time.Second // between two looks at whose the name is
-	// nameTTL is how long the bucket knows whose a name is, without renewal.
+	nameEvery        = 5 * time.Second // between two looks at the name's holder
+	// nameTTL is how long the bucket keeps the holder of a name, without renewal.
 	nameTTL = time.Hour
 	// writeTimeout bounds a request to the bucket.
 	writeTimeout = 2 * time.Second
 )
 
-// AliveSubject is where a bridge of a name says that it is there.
+// AliveSubject is where a bridge of a name answers that it runs.
 func AliveSubject(name string) string { return "mcp.rpc.b." + event.Token(name) }
 
 // Name is the name of this bridge, which one bridge has at a time.
@@ -49,10 +49,10 @@ func New(h *host.Host, js jetstream.JetStream, replaced func(error)) *Name {
 }
 
 // Claim waits until no other bridge of this name answers, since two would get in each other's
-// way. Then the name is this bridge's, until another one takes it: see [Name.keep]. The function
-// that it returns ends the answers of this one.
+// way. Then the name is this bridge's, until another one takes it: see [Name.keep]. leave ends the
+// answers of this bridge, and gives the name up.
 //
-// After a restart of NATS a bridge that has answered may be about to connect again: a standby asks more
+// After a restart of NATS a bridge that has answered may be about to reconnect: a standby asks more
 // than once.
 func (n *Name) Claim(ctx context.Context) (leave func(), err error) {
 	told, unanswered := false, 0
@@ -78,8 +78,8 @@ func (n *Name) Claim(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// hold takes the name. The bucket says whose it is: the newest writer's. A bridge that had it before
-// is told to look there.
+// hold takes the name in the bucket, where the newest writer has it. The previous holder receives a
+// message, and looks there.
 func (n *Name) hold(ctx context.Context) (leave func(), err error) {
 	nc, subject, other := n.host.Backend.Conn, AliveSubject(n.host.Name), make(chan struct{}, 1)
 	sub, err := nc.Subscribe(subject, func(msg *nats.Msg) {
@@ -117,7 +117,7 @@ func (n *Name) isFree(ctx context.Context) bool {
 	return err == nil && id == ""
 }
 
-// release has the bucket say that the name is free, if it is this bridge's: a standby need not ask again.
+// release frees the name in the bucket, if it is this bridge's: a standby need not ask again.
 func (n *Name) release() {
 	if !n.host.Backend.Conn.IsConnected() {
 		return
@@ -129,8 +129,8 @@ func (n *Name) release() {
 	}
 }
 
-// keep looks now and then whether the name is this bridge's still, and at once when another one says
-// that it has taken it, or when the connection is made.
+// keep checks now and then whether this bridge still has the name, and at once when another one reports
+// that it has taken the name, or when the connection is lost or made.
 func (n *Name) keep(other <-chan struct{}) {
 	for n.host.Life.Err() == nil {
 		ctx, done := natsconn.While(n.host.Life, n.host.Backend.Conn)
@@ -146,7 +146,7 @@ func (n *Name) keep(other <-chan struct{}) {
 	}
 }
 
-// Check returns [host.ErrReplaced] if another bridge has the name. Other errors say that this is unknown.
+// Check returns [host.ErrReplaced] if another bridge has the name. Other errors mean that this is unknown.
 func (n *Name) Check(ctx context.Context) error {
 	seen := n.host.Pauses.Seen()
 	id, written, revision, err := n.holder(ctx)
@@ -165,7 +165,7 @@ func (n *Name) Check(ctx context.Context) error {
 }
 
 // Confirm returns nil when the name is this bridge's. It asks the bucket only after a pause of the process:
-// what another bridge has taken over during that is not this one's any more. Errors are those of [Name.Check].
+// sessions that another bridge took over during the pause are not this one's any more. Errors are those of [Name.Check].
 func (n *Name) Confirm(ctx context.Context) error {
 	if n.host.Pauses.IsConfirmed() {
 		return nil
@@ -177,23 +177,23 @@ func (n *Name) Confirm(ctx context.Context) error {
 	return err
 }
 
-// nameKey is where the bucket says which bridge has a name: the value is the ID of its run, which is
+// nameKey is the key of a name's holder in the bucket: the value is the ID of the holder's run, which is
 // no record of a call.
 func nameKey(name string) string { return "=bridge." + event.Token(name) }
 
-// put has the bucket say that the name is this bridge's.
+// put makes this bridge the holder of the name in the bucket.
 func (n *Name) put(ctx context.Context, opts ...jetstream.PublishOpt) error {
 	return n.set(ctx, n.id, opts...)
 }
 
-// set has the bucket say which bridge has the name; an empty ID for none.
+// set writes the ID of the name's holder to the bucket; an empty ID for none.
 func (n *Name) set(ctx context.Context, id string, opts ...jetstream.PublishOpt) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	return bucket.PutFor(ctx, n.js, rpc.CallsBucket, nameKey(n.host.Name), []byte(id), nameTTL, opts...)
 }
 
-// holder returns the ID of the bridge that has the name, by the leader of the bucket, since when that is
+// holder asks the leader of the bucket for the ID of the bridge that has the name, the time at which that was
 // written, and its revision; an empty ID for none.
 func (n *Name) holder(ctx context.Context) (id string, written time.Time, revision uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
@@ -202,7 +202,7 @@ func (n *Name) holder(ctx context.Context) (id string, written time.Time, revisi
 	return string(value), written, revision, err
 }
 
-// IsAlive asks a bridge of a name whether it is there. The error is that of NATS.
+// IsAlive asks whether a bridge of a name runs. The error is that of NATS.
 func IsAlive(ctx context.Context, h *host.Host, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, h.Times.Alive)
 	defer cancel()
