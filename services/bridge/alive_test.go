@@ -68,14 +68,14 @@ func (s *system) isRecorded(t *testing.T, name, stream string) {
 	})
 }
 
-// A bridge that stops gives its name up. One that is away may come back.
+// A bridge that stops gives its name up. One without a connection may reconnect.
 func TestBridge_NameIsInUse(t *testing.T) {
 	t.Run("until it stops", func(t *testing.T) { testNameInUse(t, 1, nil, func(in *instance) { in.stop() }) })
 	link := &natstest.Link{}
 	t.Run("until it is cut off", func(t *testing.T) { testNameInUse(t, standby.StandbyQuestions, link, func(*instance) { link.Cut() }) })
 }
 
-// testNameInUse has a second bridge wait for a first one, and ask so often once that has gone.
+// testNameInUse has a second bridge wait for a first one. After the end of the first, the second asks so often.
 func testNameInUse(t *testing.T, questions int, link *natstest.Link, end func(*instance)) {
 	t.Helper()
 	t.Parallel()
@@ -119,7 +119,7 @@ func testNameInUse(t *testing.T, questions int, link *natstest.Link, end func(*i
 	wantError(t, s.finished(t, name, stream), 1, "1")
 }
 
-// hidden has a bridge that starts get no answer from one that is there: that one is paused, or cut off.
+// hidden has a starting bridge get no answer from a running one, as if that were paused or cut off.
 func hidden(s *Service) { s.host.Times.Alive = time.Nanosecond }
 
 // wantReplaced waits until a bridge has ended since another one has its name.
@@ -131,7 +131,7 @@ func (in *instance) wantReplaced(t *testing.T) {
 	in.ended <- nil // for its cleanup
 }
 
-// An edge asks after a call that runs. A bridge that does not know of the call ends it.
+// An edge asks about a call that runs. A bridge that does not know the call ends it.
 func TestBridge_NameIsTakenDuringAPause(t *testing.T) {
 	t.Parallel()
 	s, up, first, name, stream := withRecordedCall(t)
@@ -161,7 +161,7 @@ func TestBridge_NameIsTakenWhileItWasCutOff(t *testing.T) {
 	first.wantReplaced(t)
 }
 
-// A bridge that renews its note of a name does not write over that of one that takes the name meanwhile.
+// A bridge that renews its note of a name does not overwrite the note of a bridge that takes the name meanwhile.
 func TestBridge_NameIsTakenWhileItIsRenewed(t *testing.T) {
 	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
@@ -180,7 +180,7 @@ func TestBridge_NameIsTakenWhileItIsRenewed(t *testing.T) {
 	subject += event.Token(in.host.Name)
 	// The bridge looks by itself now and then, and writes the name again once it is purged.
 	key.Store(&subject)
-	must.NoError(t, bucket.Purge(t.Context(), jetstream.WithPurgeSubject(subject))) // it has expired
+	must.NoError(t, bucket.Purge(t.Context(), jetstream.WithPurgeSubject(subject))) // the note has expired
 	if err := in.name.Check(t.Context()); err == nil {
 		t.Error("the name is this bridge's")
 	}
@@ -190,7 +190,7 @@ func TestBridge_NameIsTakenWhileItIsRenewed(t *testing.T) {
 	in.wantReplaced(t)
 }
 
-// What NATS has sent to a bridge that stops is answered at once: no other bridge gets it, and an edge would wait for long.
+// A bridge that stops answers the requests in its inbox at once: no other bridge gets them, and an edge would wait long.
 func TestBridge_StopsWhileItIsAsked(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	answers := must.Value(s.b.Conn.SubscribeSync(nats.NewInbox()))(t)
@@ -221,7 +221,7 @@ func TestBridge_StopsWhileItIsAsked(t *testing.T) {
 	waittest.Receive(t, "the bridge has stopped", stopped)
 }
 
-// A bridge that stops has what is quick end: no other bridge knows of it.
+// A bridge that stops completes quick calls: no other bridge knows of them.
 func TestBridge_StopsWhileItServes(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newStateless(t)
 	served, respond := make(chan struct{}), make(chan struct{})
@@ -243,7 +243,7 @@ func TestBridge_StopsWhileItServes(t *testing.T) {
 	waittest.Receive(t, "the bridge has stopped", stopped)
 }
 
-// A request that a bridge has not begun when it stops is not left to the next one, which is asked again.
+// A request that a bridge has not begun when it stops is answered as not taken: the edge asks the next bridge.
 func TestBridge_StopsBeforeItBegins(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	in := s.start(t, testConfig(up.URL), func(s *Service) { s.host.Times.Finish = 0 })
@@ -266,8 +266,8 @@ func TestBridge_StopsBeforeItBegins(t *testing.T) {
 	wantMessages(t, s.finished(t, ask.Session, ask.Stream), response("1"))
 }
 
-// An answer that the bridge has while NATS is down, or just after that, reaches its edge, also if that connects later than
-// the bridge.
+// An answer that the bridge has while NATS is down, or just after that, reaches its edge, also if the edge connects later
+// than the bridge.
 func TestBridge_AnswersAfterAnOutage(t *testing.T) {
 	for _, during := range []bool{true, false} {
 		s, up := newSystem(t, eventlog.Settings{}), newStateless(t)
@@ -314,8 +314,8 @@ func TestBridge_AnswersAfterAnOutage(t *testing.T) {
 	}
 }
 
-// isAway waits until NATS says that a bridge is away. A question from before would go to a bridge that does not
-// answer any more.
+// isAway waits until NATS reports that a bridge is unavailable. An earlier question would reach a bridge that does
+// not answer any more.
 func (s *system) isAway(t *testing.T, in *instance) {
 	t.Helper()
 	waittest.Until(t, "NATS says that the bridge is away", func() bool {

@@ -46,8 +46,8 @@ func TestTranslated_QuestionIsTooDeep(t *testing.T) {
 	}
 }
 
-// A call whose client cannot be asked, since NATS is away, ends at the MCP server too: that would wait for
-// the answer, and no edge could cancel it.
+// A call whose client cannot be asked, since NATS is down, ends at the MCP server too: the server would wait for
+// the answer, and no edge could cancel the call.
 func TestTranslated_QuestionWithoutNATS(t *testing.T) {
 	t.Parallel()
 	s, up, in := bridged(t, newEarlier(t))
@@ -86,7 +86,7 @@ func TestTranslated_QuestionIsTooLarge(t *testing.T) {
 	waittest.Until(t, "the server's request is cancelled", func() bool { return up.posted("notifications/cancelled") == 1 })
 }
 
-// What the log keeps with each call is bounded: it is in the memory of every service.
+// The metadata of each call is bounded: it is in the memory of every service.
 func TestStateless_LongServerInfo(t *testing.T) {
 	s, up, _ := bridged(t, newEarlier(t))
 	icon := strings.Repeat("x", 50_000)
@@ -112,7 +112,7 @@ func TestStatelessServer_LongInstructions(t *testing.T) {
 	}
 }
 
-// A client that listens to more than there may be costs no more than that.
+// A client that listens to more resources and tasks than the limits costs no more than the limits.
 func TestListen_TooMuch(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
 	in := s.start(t, taskConfig(up.URL))
@@ -152,7 +152,7 @@ func TestStateless_FieldTwice(t *testing.T) {
 	wantMessages(t, (<-headers).Values(mcp.HeaderName), "x")
 }
 
-// Calls without sessions take half of what sessions may, and no principal takes that half alone.
+// Calls without sessions take half of the limits of sessions, and no principal takes that half alone.
 func TestAttackCallsOfOnePrincipal(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
 	cfg := testConfig(up.URL)

@@ -77,7 +77,7 @@ func TestCache_OtherClient(t *testing.T) {
 	}
 }
 
-// What is of one client, and what is translated, is not kept; nor is anything without the flag.
+// Private results, and translated ones, are not kept; without the flag, no result is.
 func TestCache_NotKept(t *testing.T) {
 	for name, tt := range map[string]struct {
 		up    *server
@@ -103,7 +103,7 @@ func TestCache_NotKept(t *testing.T) {
 	}
 }
 
-// After a client has received that a list has changed, no bridge has the old one.
+// After a client has received that a list has changed, no bridge has the old list.
 func TestCache_ListChanges(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	up := newStateless(t)
@@ -130,7 +130,7 @@ func TestCache_ListChanges(t *testing.T) {
 	}
 }
 
-// A client that listens again, and receives every kind of change, gets what is there now.
+// A client that listens again, and receives every kind of change, gets the current list.
 func TestCache_ListensAgain(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	up := listens(newStateless(t))

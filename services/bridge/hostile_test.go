@@ -235,12 +235,12 @@ func TestResponse_ErrorAboutANotification(t *testing.T) {
 	}
 }
 
-// soon has what waits for a while wait for a millisecond.
+// soon shortens all pauses to a millisecond.
 func soon(s *Service) {
 	s.host.Times.After = func(time.Duration) <-chan time.Time { return time.After(time.Millisecond) }
 }
 
-// The bridge listens on before a server that has forgotten the event that it asks for: the Go SDK answers 400. The
+// The bridge continues to listen to a server that has forgotten the event of its cursor: the Go SDK answers 400. The
 // server replays nothing then, so a message that the log has already is a new one.
 func TestListen_EventIsForgotten(t *testing.T) {
 	s, up, first := bridged(t, newServer(t))

@@ -30,7 +30,7 @@ func TestListen_ServerMessages(t *testing.T) {
 	}
 	noted(note(1))
 	first.stop()
-	// Another one of the same text, of which the log may have forgotten the key of an attempt.
+	// Another note of the same text: the log may have forgotten the key of an attempt.
 	s.start(t, testConfig(up.URL), func(s *Service) { s.host.Times.Doubt = -1 })
 	noted(note(1), note(1))
 }

@@ -35,7 +35,7 @@ func bridgeProgram(natsURL, server string) error {
 	if err != nil {
 		return err
 	}
-	defer b.Close() // what it has answered last goes out
+	defer b.Close() // sends the last answers
 	service, err := New(testConfig(server), b, env)
 	if err != nil {
 		return err
@@ -43,7 +43,7 @@ func bridgeProgram(natsURL, server string) error {
 	return service.Run(context.Background())
 }
 
-// startProgram starts a bridge as a program of its own, and returns what kills it.
+// startProgram starts a bridge as a program of its own; kill kills it.
 func (s *system) startProgram(t *testing.T, server string) (kill func()) {
 	t.Helper()
 	_, kill = s.startProcess(t, server)
@@ -92,7 +92,7 @@ func newKillable(t *testing.T, notes int) *killable {
 	return k
 }
 
-// count sends what follows the first messages of a call.
+// count sends the messages of a call from a number on.
 func (k *killable) count(w *writing, r *http.Request, id string, from int) {
 	for n := from; n <= k.notes; n++ {
 		select {
@@ -162,7 +162,7 @@ func TestBridge_KilledAtAnyMoment(t *testing.T) {
 		waittest.Until(t, "the moment has come", func() bool { return up.sent.Load() >= moment })
 		kill()
 		asking.Wait()
-		known := map[string]bool{} // what the next bridge can go on with
+		known := map[string]bool{} // the calls that the next bridge can continue
 		for id, stream := range streams {
 			entry, err := s.records(t).KV.Get(waittest.Context(t), records.Key(name, stream))
 			known[id] = err == nil && strings.Contains(string(entry.Value()), `"id"`)

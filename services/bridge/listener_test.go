@@ -15,14 +15,14 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// listens has a server take requests to listen, and acknowledge what it is asked for.
+// listens has a server take requests to listen, and acknowledge all that they name.
 func listens(up *server) *server {
 	announces(up)
 	return up
 }
 
-// announces is listens that returns what the server sends next to a client that listens, "" for the end, and what
-// receives a value when one does.
+// announces is listens with two channels: say has the server send a message to a client that listens, "" for the end;
+// begun receives a value when a client begins to listen.
 func announces(up *server) (say chan<- string, begun <-chan struct{}) {
 	said, listening := make(chan string), make(chan struct{}, 100)
 	up.handle(mcp.MethodListen, func(w *writing, r *http.Request, m rpc.Message) {
@@ -44,7 +44,7 @@ func announces(up *server) (say chan<- string, begun <-chan struct{}) {
 	return said, listening
 }
 
-// listenedTo returns what a client that listens has received, as soon as that is n messages.
+// listenedTo waits until a client that listens has received n messages, and returns all of them.
 func (s *system) listenedTo(t testing.TB, c rpc.Ask, n int) []string {
 	t.Helper()
 	return s.has(t, c.Session, c.Stream, n)
@@ -83,7 +83,7 @@ func TestListen_Tasks(t *testing.T) {
 	})
 }
 
-// A task whose session was ended from outside has failed, for who listens.
+// A task whose session was ended elsewhere has failed, for its listeners.
 func TestListen_TaskIsEnded(t *testing.T) {
 	s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
 	defer close(release)
@@ -95,13 +95,13 @@ func TestListen_TaskIsEnded(t *testing.T) {
 	wantHas(t, s.listenedTo(t, l, 3)[2], `"status":"failed"`, mcp.TaskEnded)
 }
 
-// A client that listens again may have missed changes, at whatever bridge it listened before.
+// A client that listens again may have missed changes, whichever bridge it listened at before.
 func TestListen_Again(t *testing.T) {
 	eachEra(t, func(t *testing.T, _ string, up *server) {
 		s := newSystem(t, eventlog.Settings{})
 		cfg := testConfig(listens(up).URL)
 		cfg.ListenMemory = time.Hour
-		// A listener sets the time at which it is remembered again once it has what it missed.
+		// A listener sets the time at which it is remembered again once it has the missed changes.
 		hasMissed := make(chan struct{}, 10)
 		signals := func(b *Service) {
 			b.host.Times.After = func(d time.Duration) <-chan time.Time {
@@ -142,14 +142,14 @@ func TestListen_Again(t *testing.T) {
 			}
 		}
 		wantParts(t, s.finished(t, first.Session, first.Stream), "", `"id":1`)
-		b.stop() // who was acknowledged has signalled by then
+		b.stop() // each acknowledged listener has signalled by then
 		if len(hasMissed) > 0 {
 			t.Error("a listener is acknowledged twice")
 		}
 	})
 }
 
-// When no bridge has a task any more, its listeners receive that once, and again if one comes back.
+// When no bridge has a task any more, its listeners receive that once, and its new state when a bridge returns.
 func TestListen_TaskWithoutBridge(t *testing.T) {
 	s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
 	up := newEarlier(t)
@@ -187,8 +187,8 @@ func TestListen_TaskWithoutBridge(t *testing.T) {
 	}
 }
 
-// A client that listens, and for whose session there is no room, leaves nothing behind: what it listens to it
-// can make up.
+// A client that listens, and for whose session there is no room, leaves no note: it can make up any number of
+// subscriptions.
 func TestAttackListenersWithoutRoom(t *testing.T) {
 	for name, up := range map[string]*server{"stateless": listens(newStateless(t)), "earlier": newEarlier(t)} {
 		t.Run(name, func(t *testing.T) {

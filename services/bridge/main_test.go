@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...))
 }
 
-// system is a NATS server with a log, and somebody who does what an edge does.
+// system is a NATS server with a log, and a connection that stands in for an edge.
 type system struct {
 	srv *natstest.Server
 	b   *backend.Backend
@@ -68,12 +68,12 @@ func newSystem(t testing.TB, settings eventlog.Settings) *system {
 	return &system{srv: srv, b: b}
 }
 
-// sending has f called with what the bridges that are started next send to NATS: f may change it.
+// sending has f called with the bytes that the bridges that are started next send to NATS: f may change them.
 func (s *system) sending(f func(data []byte)) {
 	s.options = []nats.Option{nats.SetCustomDialer(&natstest.Link{Before: f})}
 }
 
-// replace writes another text over the first place of one, and reports whether there is one.
+// replace overwrites the first occurrence of a text, and reports whether there is one.
 func replace(data []byte, text, by string) bool {
 	i := bytes.Index(data, []byte(text))
 	if i >= 0 {
@@ -96,13 +96,13 @@ type instance struct {
 	env  daemon.Env
 	b    *backend.Backend
 	stop func()
-	// ended gets what Run has returned.
+	// ended receives the result of Run.
 	ended chan error
 	// confirm is called in place of [standby.Name.Confirm], unless it is nil.
 	confirm atomic.Pointer[func(context.Context) error]
 }
 
-// start runs a bridge, and waits until it has taken over the sessions of the one before.
+// start runs a bridge, and waits until it has taken over the sessions of the previous one.
 func (s *system) start(t testing.TB, cfg config.Config, set ...func(*Service)) *instance {
 	t.Helper()
 	in := s.launch(t, cfg, set...)
@@ -123,8 +123,8 @@ func (s *system) launch(t testing.TB, cfg config.Config, set ...func(*Service)) 
 	env := daemon.NewEnv(s.log)
 	b := must.Value(backend.Open(waittest.Context(t), backend.Config{NATSURL: s.srv.URL()}, "bridge", env.Log, append(fast(), s.options...)...))(t)
 	service := must.Value(New(cfg, b, env))(t)
-	service.host.Times.Answer = waittest.Timeout // whatever the machine does: what is answered at once is
-	service.host.Times.Alive = waittest.Timeout  // and a bridge that is there answers
+	service.host.Times.Answer = waittest.Timeout // however slow the machine is, a quick answer needs no log
+	service.host.Times.Alive = waittest.Timeout  // and a running bridge answers
 	service.host.Pauses.For = time.Hour          // and no pause is one of the machine's
 	ended := make(chan error, 1)
 	in := &instance{Service: service, env: env, b: b, ended: ended}
@@ -239,7 +239,7 @@ func newStream(t testing.TB, ids ...string) string {
 	return must.Value(rpc.NewStream(raw, len(ids) > 1))(t)
 }
 
-// read returns what the log has of a stream, and whether the last event is final.
+// read returns the messages of a stream in the log, and whether the last event is final.
 func (s *system) read(t testing.TB, name, stream string) (all []string, final bool) {
 	t.Helper()
 	state, err := s.b.Log.Look(waittest.Context(t), s.b.Log.Partition(name))

@@ -94,7 +94,7 @@ func TestListen_TooLargeEvent(t *testing.T) {
 	s.receives(t, name, rpc.Standalone, note(1), note(2))
 }
 
-// A server need not send again what has no event ID: on the next connection the same notification may be a new one.
+// A server need not send messages without an event ID again: on the next connection the same notification may be new.
 func TestListen_ChangesWithoutAnID(t *testing.T) {
 	t.Parallel()
 	s, up, _ := bridged(t, newServer(t))

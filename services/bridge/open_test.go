@@ -54,7 +54,7 @@ func TestSession_OpenedWhileALeaderIsElected(t *testing.T) {
 	}
 }
 
-// A response needs no log: its client receives it while the log does not take the session, in which nothing is left.
+// A response needs no log: its client receives it while the log does not take the session, and the session ends.
 func TestSession_ResponseWhileTheLogIsUnavailable(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newStateless(t)
 	tried := make(chan struct{})

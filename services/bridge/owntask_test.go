@@ -75,8 +75,8 @@ func TestOwnTask_OfAnotherPrincipal(t *testing.T) {
 	wantHas(t, s.listenedTo(t, l, 1)[0], `"taskIds":["mine"]`)
 }
 
-// A client that listens to more tasks of the server than it may costs no more than that, and nothing where
-// the server has none.
+// A client that listens to more tasks of the server than the limit costs no more than the limit, and nothing
+// where the server has no tasks.
 func TestOwnTask_ManyListenedTo(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -235,8 +235,8 @@ func TestOwnTask_LongList(t *testing.T) {
 	wantHas(t, strings.Join(s.finished(t, session, stream), ""), `"tasks":[{"taskId":"7"},{"taskId":"12"},{"taskId":"31"}]`)
 }
 
-// The answer that names a task does not wait for longer than a moment until it is stored whose the task
-// is, and the bridge that gave it knows.
+// The answer that names a task waits only a moment until the task's owner is stored, and the bridge that
+// gave it knows the owner.
 func TestOwnTask_NoteCannotBeStored(t *testing.T) {
 	s, _, in := bridged(t, withTasks(t))
 	s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", "")) // the bridge has started
@@ -250,7 +250,7 @@ func TestOwnTask_NoteCannotBeStored(t *testing.T) {
 	wantStatus(t, s.do(t, owned(t, "bob", mcp.MethodGetTask, `"taskId":"42"`)), http.StatusBadRequest)
 }
 
-// taskTool is a server of 2025-11-25 whose tool runs only as a task, and asks meanwhile. It is as one
+// taskTool is a server of 2025-11-25 whose tool runs only as a task, and asks meanwhile. It is like one
 // of the TypeScript SDK 1.32.
 func taskTool(t testing.TB, release chan struct{}) *server {
 	t.Helper()
@@ -330,7 +330,7 @@ func TestRequiredTask(t *testing.T) {
 	}
 }
 
-// A tool whose task runs is not refused in a way that has the client call it again.
+// A tool whose task runs is not refused in a way that makes the client call it again.
 func TestRequiredTask_ResultIsRefused(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), taskTool(t, nil)
 	up.responds(mcp.MethodCallTool, `"result":{"task":{"taskId":"inner","status":"working","ttl":null}}`)

@@ -18,8 +18,8 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// A process that was paused, or whose connection to NATS was lost, has not heard the edges meanwhile, and no call is
-// cancelled for that.
+// A process that was paused, or that lost its connection to NATS, has not heard the edges meanwhile: it cancels no call
+// for that.
 func TestHearing(t *testing.T) {
 	g := hearing{connection: 1}
 	for i, tt := range []struct {
@@ -73,7 +73,7 @@ func TestHearing_NATSIsFrozen(t *testing.T) {
 	}
 }
 
-// A NATS server that is cut off from the others of its cluster answers, but nothing of the edges comes through it.
+// A NATS server that is cut off from the others of its cluster answers, but passes on no message of the edges.
 func TestHearing_NATSIsCutOff(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)

@@ -37,9 +37,8 @@ func pause(t *testing.T, process *os.Process) {
 	}
 }
 
-// A bridge whose name was taken while it was paused does nothing with what came meanwhile: neither with a
-// request, whose client has an error or has made it again, nor with a response, whose call the other bridge
-// has ended.
+// A bridge whose name was taken while it was paused ignores the messages of that time: a request, whose client
+// has an error or has made it again, and a response, whose call the other bridge has ended.
 func TestBridge_WakesWithoutItsName(t *testing.T) {
 	t.Parallel()
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
@@ -69,7 +68,7 @@ func TestBridge_WakesWithoutItsName(t *testing.T) {
 		answers <- a
 	}()
 	waittest.Until(t, "the request is sent", func() bool { return s.b.Conn.Stats().OutMsgs > before })
-	must.NoError(t, s.b.Conn.FlushWithContext(waittest.Context(t))) // NATS has it, and knows one bridge alone
+	must.NoError(t, s.b.Conn.FlushWithContext(waittest.Context(t))) // NATS has the request, and knows one bridge alone
 	s.start(t, testConfig(up.URL), func(s *Service) { s.host.Times.Alive = time.Second })
 	wantError(t, s.finished(t, name, stream), 1, "1")
 	must.NoError(t, process.Signal(syscall.SIGCONT))
@@ -80,8 +79,8 @@ func TestBridge_WakesWithoutItsName(t *testing.T) {
 	wantError(t, s.finished(t, name, stream), 1, "1")
 }
 
-// losesName lets a test take the name of a bridge, which finds that out when it looks, as after a pause of its
-// process: timers that ran out meanwhile fire before that. looked receives a value at each look from then on.
+// losesName lets a test take the name of a bridge. The bridge notices at its next look, as after a pause of its
+// process: timers that ran out meanwhile fire before. looked receives a value at each look from then on.
 func (in *instance) losesName() (lose func(), looked <-chan struct{}) {
 	after, looked := in.losesNameAfter()
 	return func() { after(0) }, looked
@@ -105,8 +104,8 @@ func (in *instance) losesNameAfter() (lose func(looks int64), looked <-chan stru
 	return left.Store, looks
 }
 
-// A bridge whose name was taken while it was paused leaves the MCP server alone: the next bridge has the calls and
-// the sessions whose timers run out in this one.
+// A bridge whose name was taken while it was paused sends nothing to the MCP server: the next bridge has the calls
+// and the sessions whose timers run out in this one.
 func TestBridge_TimersRunOutWithoutItsName(t *testing.T) {
 	for name, expire := range map[string]func(*testing.T, *system, *server, *instance) (looked <-chan struct{}){
 		"call-timeout": func(t *testing.T, s *system, up *server, in *instance) <-chan struct{} {
@@ -206,7 +205,7 @@ func TestSession_OpenedWithoutTheName(t *testing.T) {
 	}
 }
 
-// Nor does it change what the registry keeps of a session, which is the next bridge's.
+// Nor does it change the metadata of a session, which is the next bridge's.
 func TestSession_ChangedWithoutTheName(t *testing.T) {
 	for name, begin := range map[string]func(*testing.T, *system) (in *instance, session string, change func()){
 		"task": func(t *testing.T, s *system) (*instance, string, func()) {
@@ -276,8 +275,8 @@ func TestCheck_RequestIsTakenMeanwhile(t *testing.T) {
 	}
 }
 
-// After a pause a bridge looks for its name before each message: a request may wait longer for that than an edge's
-// question about it, which came later.
+// After a pause a bridge checks its name before each message: a request may wait longer for that than an edge's
+// question about it, which arrived later.
 func TestCheck_RequestWaitsForTheName(t *testing.T) {
 	s, up, in, name := begun(t)
 	first, goOn, looked := make(chan struct{}), make(chan struct{}), atomic.Bool{}

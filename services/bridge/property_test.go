@@ -20,16 +20,16 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// script is what the server sends on one stream: messages, of which the last is a
-// response, and after which of them it cuts the connection.
+// script is one stream of the server: messages, of which the last is a response,
+// and the messages after which it cuts the connection.
 type script struct {
 	ids      bool // the stream can be resumed
-	every    int  // so many after the last one with an event ID the next message has one
+	every    int  // messages from one event ID to the next
 	messages []string
 	cuts     map[int]bool
 }
 
-// play is a server that sends scripts, however often it is cut.
+// play is a server that sends scripts, however often their connections are cut.
 type play struct {
 	mu      sync.Mutex
 	scripts map[string]*script // by the number of the call; "s" is the standalone stream
@@ -50,7 +50,7 @@ func (p *play) cutAt(s *script, n int) bool {
 	return cut
 }
 
-// send sends what follows the first n messages.
+// send sends the messages after the first n.
 func (p *play) send(w *writing, r *http.Request, key string, n int) {
 	s := p.get(key)
 	w.stream()
@@ -170,8 +170,8 @@ func TestLog_EqualsServerMessages(t *testing.T) {
 			if m, err := rpc.ParseMessage([]byte(all[n])); err != nil || m.Error == nil || string(m.ID) != key || n >= len(want[key]) || !slices.Equal(all[:n], want[key][:n]) {
 				rt.Fatalf("the stream of %s has %v, want %v", key, all, want[key])
 			}
-			// What has IDs is resumed, unless there was none yet, or NATS was away when the bridge stopped; what has none
-			// must have been cut.
+			// A stream with IDs is resumed, unless there was none yet, or NATS was down when the bridge stopped. A stream
+			// without IDs must have been cut.
 			_, known := written[records.Key(name, stream)]
 			restarted := written != nil
 			if allowed := restarted && (n == 0 || !known) || !scripts[key].ids && (cut[key] || restarted); !allowed {
@@ -184,7 +184,7 @@ func TestLog_EqualsServerMessages(t *testing.T) {
 	})
 }
 
-// FuzzBody reads what an upstream may send, and expects no more than bounded messages.
+// FuzzBody reads bodies that an upstream may send, and expects that all messages are bounded.
 func FuzzBody(f *testing.F) {
 	f.Add("text/event-stream", "id: 1\ndata: "+note(1)+"\n\ndata: ["+note(2)+"]\n\n")
 	f.Add("application/json", "["+note(1)+","+response("1")+"]")

@@ -20,7 +20,7 @@ type pausing struct {
 	mu    sync.Mutex
 	left  time.Duration
 	taken []time.Duration
-	done  chan struct{} // closed when nothing is left
+	done  chan struct{} // closed when no time is left
 }
 
 func (p *pausing) after(d time.Duration) <-chan time.Time {
@@ -55,9 +55,9 @@ func (s *system) in11Seconds(t *testing.T, url, method string) []time.Duration {
 	return slices.Clone(p.taken)
 }
 
-// L5: a server that asks to be polled every millisecond, and ends each stream at once, of what
-// it says of itself and of a call, with a message on each or without. The bridge asked 2,887
-// times in 11 s.
+// L5: a server that asks to be polled every millisecond, and ends each stream at once: its
+// standalone stream and that of a call, with a message on each or without. The bridge asked
+// 2,887 times in 11 s.
 func TestAttackRetryAtOnce(t *testing.T) {
 	for _, tt := range []struct {
 		method, data string

@@ -17,7 +17,7 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// server is an MCP server that does what a test says.
+// server is an MCP server whose answers a test sets.
 type server struct {
 	*httptest.Server
 	t testing.TB
@@ -98,19 +98,19 @@ func newServer(t testing.TB) *server {
 	return s
 }
 
-// has says what a server with sessions is capable of.
+// has sets the capabilities of a server with sessions.
 func (s *server) has(capabilities string) {
 	s.result = `{"protocolVersion":"2025-11-25","capabilities":` + capabilities + `,"serverInfo":{"name":"s","version":"1"}}`
 }
 
-// handle says how a method is answered; "" is a response.
+// handle sets how a method is answered; "" is for responses.
 func (s *server) handle(method string, f func(w *writing, r *http.Request, m rpc.Message)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.on[method] = f
 }
 
-// before has f called before a request of a method is served as it is now.
+// before has f called before a request of a method is served as before.
 func (s *server) before(method string, f func()) {
 	serve := s.on[method]
 	s.handle(method, func(w *writing, r *http.Request, m rpc.Message) {
@@ -153,7 +153,7 @@ func (s *server) reports() {
 // onAnswer has f called with each answer to a question, before the answer is accepted.
 func (s *server) onAnswer(f func(m rpc.Message)) {
 	s.handle("", func(w *writing, _ *http.Request, m rpc.Message) {
-		if m.IsResponse() { // and no look whether the server is there
+		if m.IsResponse() { // and not the check that the server can be reached
 			f(m)
 		}
 		w.WriteHeader(http.StatusAccepted)

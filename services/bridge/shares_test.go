@@ -55,7 +55,7 @@ func TestAttackProcessesTakenByOneClient(t *testing.T) {
 			}
 			_, a = s.openAs(t, alice[0], alice[1])
 			wantBusy(t, a)
-			// What ends is given back.
+			// The places of sessions that end are given back.
 			for _, name := range own {
 				s.do(t, rpc.Ask{Action: rpc.End, Session: name})
 			}
@@ -88,7 +88,7 @@ func TestAttackFilesTakenByProcesses(t *testing.T) {
 	waittest.Until(t, "what was taken is given back", func() bool { return in.host.Files.Used() == 4 && in.metric(t, "processes") == 1 })
 }
 
-// Of a client's header a session keeps what is forwarded, which counts for its client.
+// A session keeps the forwarded fields of its client's header, which count for the client.
 func TestAttackHeadersOfSessions(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	cfg := stdioConfig(t)
@@ -212,8 +212,8 @@ func TestSpares_EndForOthers(t *testing.T) {
 	})
 }
 
-// A process that ends its output before a call has it gives its place back, and ends the session that gets it all
-// the same.
+// A process that ends its output before a call has it gives its place back, and ends the session that it is given to
+// all the same.
 func TestSpares_OutputEnds(t *testing.T) {
 	s, cfg := newSystem(t, eventlog.Settings{}), stdioConfig(t)
 	cfg.UpstreamCommand += " mute"
@@ -262,7 +262,7 @@ func TestAttackCallsTakenByOneClient(t *testing.T) {
 	waittest.Until(t, "what was taken is given back", func() bool { return in.metric(t, "calls") == 0 && in.host.Open.Used() == 0 })
 }
 
-// A client whose calls have taken its share can answer what they wait for, and takes no place of others for that.
+// A client whose calls have taken its share can answer their questions, and takes no place of others for that.
 func TestShares_CallsThatWaitForTheirClient(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
@@ -295,7 +295,7 @@ func TestShares_CallsThatWaitForTheirClient(t *testing.T) {
 	waittest.Receive(t, "the call ends", ended)
 }
 
-// One client makes the bridge wait for the MCP server as often as it can wait at all.
+// One client makes the bridge wait for the MCP server at as many requests as the limit allows.
 func TestAttackWaitsTakenByOneClient(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	hanging := make(chan struct{}, 8)
@@ -343,7 +343,7 @@ func TestAttackBodiesOfCallsThatHang(t *testing.T) {
 	}
 	_, a := s.request(t, mallory, "100", "hang")
 	wantBusy(t, a)
-	// What frees something, or keeps a call from being taken for abandoned, is in nobody's share.
+	// A request that frees something, or keeps a call from being taken for abandoned, is in no share.
 	for _, a := range []rpc.Answer{
 		s.do(t, rpc.Ask{Action: rpc.Check, Session: mallory, Stream: newStream(t, "0")}),
 		s.post(t, mallory, "", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":0}}`),
@@ -363,8 +363,8 @@ func TestAttackBodiesOfCallsThatHang(t *testing.T) {
 	waittest.Until(t, "what was taken is given back", func() bool { return in.host.Memory.Used() == 1<<20 })
 }
 
-// One client sends answers that nothing has asked for while the MCP server takes none. They may exceed the
-// client's share, but not without a bound.
+// One client sends unsolicited answers while the MCP server takes none. They may exceed the client's share, but
+// not without a bound.
 func TestAttackAnswersTakeTheMemory(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	taking := make(chan struct{}, 16)

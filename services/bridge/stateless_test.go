@@ -46,7 +46,7 @@ func statelessCall(t testing.TB, id, method, params, meta string) rpc.Ask {
 	}
 }
 
-// question is what a server asks the client during a call.
+// question is one of a server to the client during a call.
 const question = `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`
 
 // toolCall returns a call of the tool x.
@@ -55,7 +55,7 @@ func toolCall(t testing.TB, meta string) rpc.Ask {
 	return statelessCall(t, "1", mcp.MethodCallTool, `"name":"x"`, meta)
 }
 
-// accepted makes a call of the tool x, which comes into the log.
+// accepted makes a call of the tool x, whose messages are stored in the log.
 func (s *system) accepted(t testing.TB, meta string) rpc.Ask {
 	t.Helper()
 	c := toolCall(t, meta)
@@ -79,7 +79,7 @@ func newStateless(t testing.TB) *server {
 	return s
 }
 
-// newEarlier returns a server with sessions, which refuses what it does not know.
+// newEarlier returns a server with sessions, which refuses server/discover.
 func newEarlier(t testing.TB) *server {
 	t.Helper()
 	s := newServer(t)
@@ -112,7 +112,7 @@ func TestStateless_QuickCallLeavesNothingInTheLog(t *testing.T) {
 	})
 }
 
-// Errors have the status that the revision wants, whatever that of the server.
+// Errors have the status that the revision requires, whatever that of the server.
 func TestStateless_Error(t *testing.T) {
 	s, up, _ := bridged(t, newEarlier(t))
 	up.responds(mcp.MethodRead, `"error":{"code":-32002,"message":"none","data":{"uri":"x:"}}`)
@@ -141,7 +141,7 @@ func TestStateless_CallThatCannotBeStored(t *testing.T) {
 	wantHas(t, a.Data, `"id":7`)
 }
 
-// Nor is one whose bridge stops meanwhile, unless the server does not have it yet, or does nothing for it.
+// Nor is a call whose bridge stops meanwhile, unless the server does not have it yet, or does nothing for it.
 func TestStateless_BridgeStopsDuringACall(t *testing.T) {
 	stateless, earlier := newStateless(t), newEarlier(t)
 	for _, tt := range []struct {
@@ -174,7 +174,7 @@ func TestStateless_BridgeStopsDuringACall(t *testing.T) {
 	}
 }
 
-// What a server says in response to server/discover is what Rejoin speaks, also when it makes no sense.
+// The response to server/discover names the revisions that Rejoin speaks, also when the server's makes no sense.
 func TestStateless_Discover(t *testing.T) {
 	s, up, _ := bridged(t, newStateless(t))
 	wantHas(t, s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", "")).Data, `"supportedVersions":["2026-07-28","2025-11-25"`, `"name":"s"`)
@@ -200,7 +200,7 @@ func TestEra_DiscoverBreaksOff(t *testing.T) {
 	wantStatus(t, s.do(t, statelessCall(t, "2", "tools/list", "", "")), http.StatusOK)
 }
 
-// A server that refuses initialize is asked again what it speaks.
+// A server that refuses initialize is asked again for its revisions.
 func TestEra_InitializeRefused(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	in := s.start(t, testConfig(newStateless(t).URL))
@@ -281,8 +281,8 @@ func TestStateless_NotificationIsTooLarge(t *testing.T) {
 	})
 }
 
-// Where calls have taken their share of the sessions, a call continues without the log, and what comes
-// before its response is left out.
+// Where calls have taken their share of the sessions, a call continues without the log, and the messages
+// before its response are left out.
 func TestStateless_TooManySessions(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	up := newEarlier(t)
@@ -324,7 +324,7 @@ func TestStateless_ResultIsTooLarge(t *testing.T) {
 	})
 }
 
-// A client that goes cancels its call: the connection to a server of its revision ends, and another
+// A client that disconnects cancels its call: the connection to a server of its revision ends, and another
 // server is notified.
 func TestStateless_ClientGoes(t *testing.T) {
 	eachEra(t, func(t *testing.T, era string, up *server) {
@@ -353,7 +353,7 @@ func looks(h *sessions.Session, d time.Duration) {
 	}
 }
 
-// Where a client may come back its call continues for the grace: until that is over, or the client
+// Where a client may reconnect its call continues for the grace: until that is over, or the client
 // makes the call again, or an edge asks about it.
 func TestStateless_ClientMayComeBack(t *testing.T) {
 	for _, end := range []string{"grace", "again", "asked"} {
@@ -402,7 +402,7 @@ func TestStateless_ClientMayComeBack(t *testing.T) {
 	}
 }
 
-// An edge may notice late that a connection is dead, of a client that has come back at another edge meanwhile.
+// An edge may notice late that a connection is dead, whose client has reconnected at another edge meanwhile.
 func TestStateless_OldConnectionEndsLate(t *testing.T) {
 	s, up, in := bridged(t, newStateless(t))
 	gone := up.hangs(mcp.MethodCallTool, note(1))
@@ -429,13 +429,13 @@ func TestStateless_OldConnectionEndsLate(t *testing.T) {
 	waits(true, "the end of the new one")
 	about(rpc.Check, second)
 	waits(false, "a question")
-	about(rpc.Cancel, time.Time{}) // of an edge that does not say when the connection began
+	about(rpc.Cancel, time.Time{}) // of an edge that does not report when the connection began
 	waits(true, "the end of any connection")
 	waittest.Until(t, "the call has ended", func() bool { in.patrol(true); return in.table.Session(c.Session) == nil })
 	waittest.Receive(t, "the server's request has ended", gone)
 }
 
-// A bridge with too much to do for a question about a call has heard all the same that the client waits.
+// A bridge with too much to do for a question about a call notes all the same that the client waits.
 func TestStateless_AskedWithTooMuchToDo(t *testing.T) {
 	s, up, in := bridged(t, newStateless(t))
 	up.hangs(mcp.MethodCallTool, note(1))
@@ -450,7 +450,7 @@ func TestStateless_AskedWithTooMuchToDo(t *testing.T) {
 	in.handling.Give("", in.handling.Capacity())
 }
 
-// A client that answers a question is there, however long it took.
+// A client that answers a question is connected, however long it took.
 func TestStateless_ClientAnswersLate(t *testing.T) {
 	s, up, in := bridged(t, asker(t))
 	in.host.Times.Answer = 0
@@ -468,8 +468,8 @@ func TestStateless_ClientAnswersLate(t *testing.T) {
 	}
 }
 
-// asker is a server with sessions that asks twice while it works on a call, and answers with what it
-// was told.
+// asker is a server with sessions that asks twice while it works on a call, and answers with the
+// client's answers.
 func asker(t testing.TB) *server {
 	t.Helper()
 	up := newEarlier(t)
@@ -516,7 +516,7 @@ type required struct {
 	} `json:"result"`
 }
 
-// ask makes a call, and returns what it is asked.
+// ask makes a call, and returns its questions.
 func (s *system) ask(t testing.TB, c rpc.Ask) (required, rpc.Answer) {
 	t.Helper()
 	a := s.do(t, c)
@@ -570,7 +570,7 @@ func TestTranslated_ServerAsks(t *testing.T) {
 	if second.Result.ResultType != "input_required" || second.Result.RequestState == first.Result.RequestState {
 		t.Fatalf("the second result is %+v", second)
 	}
-	// Answers that were taken before are not taken again: the client is asked what it was asked.
+	// Answers that were taken before are not taken again: the client receives the same question.
 	same, _ := s.ask(t, repeated(t, c, "3", first, `{"action":"decline"}`))
 	if len(same.Result.InputRequests) != 1 {
 		t.Fatalf("the third result is %+v", same)
@@ -580,7 +580,7 @@ func TestTranslated_ServerAsks(t *testing.T) {
 	up.wantPosted(t, 1, "tools/call")
 }
 
-// Of two requests that repeat a call the newer one gets what comes. The other one ends at once.
+// Of two requests that repeat a call the newer one gets the response. The other one ends at once.
 func TestTranslated_RepeatedTwice(t *testing.T) {
 	s, up, in := bridged(t, newEarlier(t))
 	release := make(chan struct{})
@@ -626,7 +626,7 @@ func TestTranslated_ProgressOfARepeatedRequest(t *testing.T) {
 	wantParts(t, s.finished(t, c.Session, c.Stream), `"progressToken":"another"`, "")
 }
 
-// The state of a call is its client's, for the same request.
+// The state of a call belongs to its client, for the same request.
 func TestTranslated_StateOfAnother(t *testing.T) {
 	s, _, _ := bridged(t, asker(t))
 	c := statelessCall(t, "1", mcp.MethodCallTool, `"name":"x","arguments":{"n":5}`, asks)
@@ -702,7 +702,7 @@ func TestTranslated_ServerIsAwayForAnAnswer(t *testing.T) {
 	}
 }
 
-// What a client did not declare it is not asked: the server gets an error.
+// A client gets no question of a kind that it did not declare: the server gets an error.
 func TestTranslated_ClientCannotBeAsked(t *testing.T) {
 	s, up, _ := bridged(t, newEarlier(t))
 	refused := make(chan string, 1)
@@ -720,8 +720,8 @@ func TestTranslated_ClientCannotBeAsked(t *testing.T) {
 	wantHas(t, second(s.ask(t, toolCall(t, asks))).Data, `"refused":{"code":-32601`)
 }
 
-// progresses has a server's tools report progress once, with an event ID, and not respond. It returns where
-// the ID of the request comes to be.
+// progresses has a server's tools report progress once, with an event ID, and not respond. sent is set to the ID
+// of the request.
 func progresses(up *server) (sent *string) {
 	sent = new(string)
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, m rpc.Message) {
@@ -733,7 +733,7 @@ func progresses(up *server) (sent *string) {
 	return sent
 }
 
-// A call of a client without sessions continues at the next bridge, where the server lets it.
+// A call of a client without sessions continues at the next bridge, where the server allows that.
 func TestStateless_TakenOver(t *testing.T) {
 	for name, up := range map[string]*server{"stateless": newStateless(t), "earlier": newEarlier(t), "slow": newEarlier(t)} {
 		s, _, in := bridged(t, up)
@@ -805,7 +805,7 @@ func TestStateless_TakenOverBeforeAQuestion(t *testing.T) {
 	wantParts(t, s.finished(t, c.Session, c.Stream), "", `"elicitation/create"`)
 }
 
-// The next bridge continues before what its client has not been asked yet: the server does not ask twice.
+// The next bridge continues before a question that its client has not received yet: the server does not ask twice.
 func TestTranslated_CursorOfAQuestionThatIsNotStored(t *testing.T) {
 	for _, made := range []string{"call", "task"} {
 		s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
@@ -873,7 +873,7 @@ func TestStateless_TakenOverBeforeAResponseWithoutAnswers(t *testing.T) {
 	wantHas(t, second(s.ask(t, repeated(t, c, "2", asked, `{}`))).Data, `"text":"done"`, `"id":2`)
 }
 
-// A call without a session ends with its client, so the server may say nothing for any time. A session
+// A call without a session ends with its client, so the server may be silent for any time. A session
 // outlives connections, so its calls have a limit.
 func TestStateless_NoCallTimeout(t *testing.T) {
 	eachEra(t, func(t *testing.T, _ string, up *server) {
@@ -889,7 +889,7 @@ func TestStateless_NoCallTimeout(t *testing.T) {
 		in.host.Times.Answer = time.Millisecond
 		c := statelessCall(t, "7", mcp.MethodCallTool, `"name":"x"`, "")
 		wantStatus(t, s.do(t, c), http.StatusAccepted)
-		later := s.ready(t) // what it waits for begins after the call
+		later := s.ready(t) // its limit begins after the call
 		stream, _ := s.request(t, later, "1", "silent")
 		wantError(t, s.finished(t, later, stream), 1, "1")
 		close(release)
@@ -897,7 +897,7 @@ func TestStateless_NoCallTimeout(t *testing.T) {
 	})
 }
 
-// What the server refuses one client, for its credentials, it does not refuse others.
+// A server that refuses one client, for its credentials, does not refuse others.
 func TestAttackCredentialsThatTheServerRefuses(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newStateless(t)
 	const field = "X-Api-Key"
@@ -938,7 +938,7 @@ func TestAttackCredentialsThatTheServerRefuses(t *testing.T) {
 	}
 }
 
-// What the MCP server speaks is asked for all clients, so the answer does not depend on what one of them sends.
+// The question for the MCP server's revisions is for all clients, so its answer does not depend on one client's header.
 func TestAttackHeaderThatBreaksTheServer(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newStateless(t)
 	const field, wrong = "Accept-Language", "wrong"

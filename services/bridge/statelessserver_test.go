@@ -88,7 +88,7 @@ func (s *system) question(t testing.TB, name, stream string) (id json.RawMessage
 	return m.ID
 }
 
-// What the server asks goes to the client on the stream of its request, and the request is made
+// The client receives the server's questions on the stream of its request, and the request is made
 // again with the answers.
 func TestStatelessServer_ServerAsks(t *testing.T) {
 	s, up, in := bridged(t, newStateless(t))
@@ -107,7 +107,7 @@ func TestStatelessServer_ServerAsks(t *testing.T) {
 	}
 }
 
-// A request that the server has begun is not refused later in a way that has the client make it again.
+// A request that the server has begun is not refused later in a way that makes the client repeat it.
 func TestStatelessServer_RefusesTheSecondRound(t *testing.T) {
 	s, up, _ := bridged(t, newStateless(t))
 	up.handle("work", func(w *writing, _ *http.Request, m rpc.Message) {
@@ -124,7 +124,7 @@ func TestStatelessServer_RefusesTheSecondRound(t *testing.T) {
 	wantError(t, s.finished(t, name, stream), 1, "1")
 }
 
-// What is no request counts in a batch with requests too, which revision 2025-03-26 has.
+// Messages that are no requests count in a batch with requests too, which revision 2025-03-26 has.
 func TestStatelessServer_Batch(t *testing.T) {
 	s, up, _ := bridged(t, newStateless(t))
 	requiresInput(up)
@@ -136,7 +136,7 @@ func TestStatelessServer_Batch(t *testing.T) {
 	waittest.Until(t, "the bridge listens", func() bool { return up.posted(mcp.MethodListen) > 0 })
 }
 
-// A 404 of a server that has no sessions does not say that the client's session has ended.
+// A 404 of a server that has no sessions does not mean that the client's session has ended.
 func TestStatelessServer_NotFound(t *testing.T) {
 	s, up, _ := bridged(t, newStateless(t))
 	name := s.begin(t)
@@ -154,7 +154,7 @@ func TestStatelessServer_NotFound(t *testing.T) {
 	wantParts(t, s.finished(t, name, stream), `"result"`)
 }
 
-// What cannot be read before the response is counted, and does not decide how the client is answered.
+// An unreadable message before the response is counted, and does not decide how the client is answered.
 func TestStatelessServer_Unreadable(t *testing.T) {
 	s, up, in := bridged(t, newStateless(t))
 	up.handle("lost", func(w *writing, _ *http.Request, _ rpc.Message) {
@@ -193,7 +193,7 @@ func TestStatelessServer_Cancelled(t *testing.T) {
 	}
 }
 
-// What a client cancels before the bridge waits for the server ends all the same.
+// A call that its client cancels before the bridge waits for the server ends all the same.
 func TestCall_CancelledBeforeItWaits(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	in := s.start(t, testConfig(newStateless(t).URL))
@@ -226,8 +226,8 @@ func TestStatelessServer_QuestionIsTooLarge(t *testing.T) {
 	up.wantPosted(t, 1, "tools/call")
 }
 
-// A client of earlier revisions hears of changes without asking, and of all of them when no client
-// listened for a while.
+// A client of earlier revisions receives changes without asking, and each kind once when the bridge did
+// not listen for a while.
 func TestStatelessServer_Changes(t *testing.T) {
 	s, up, _ := bridged(t, newStateless(t))
 	say, begun := announces(up)
@@ -263,7 +263,7 @@ func withSubscriptions(t testing.TB) *server {
 	return listens(up)
 }
 
-// set makes a request that changes what the bridge keeps of a session, and returns the response.
+// set makes a request that changes the settings of a session, and returns the response.
 func (s *system) set(t testing.TB, name, id, method, params string) string {
 	t.Helper()
 	stream := newStream(t, id)
@@ -280,8 +280,8 @@ func (s *system) updated(t testing.TB, name, uri string, n int) {
 	})
 }
 
-// A resource may change before the server has the subscription that the client has the answer to. What it
-// subscribed to before has not been missed.
+// A resource may change before the server has the subscription that the client has the answer to. The changes of
+// earlier subscriptions have not been missed.
 func TestStatelessServer_NewSubscription(t *testing.T) {
 	s, _, _ := bridged(t, withSubscriptions(t))
 	name := s.ready(t)
@@ -292,7 +292,7 @@ func TestStatelessServer_NewSubscription(t *testing.T) {
 	s.updated(t, name, "file:///a", 1)
 }
 
-// Subscriptions and the level of log messages outlive the bridge. What changed meanwhile is unknown, so
+// Subscriptions and the level of log messages outlive the bridge. The changes meanwhile are unknown, so
 // the client receives one notification for each subscription.
 func TestStatelessServer_SubscriptionsOfTheBridgeBefore(t *testing.T) {
 	s, up, in := bridged(t, withSubscriptions(t))
@@ -313,7 +313,7 @@ func TestStatelessServer_SubscriptionsOfTheBridgeBefore(t *testing.T) {
 }
 
 // A server that does not acknowledge a subscription in time learns of the next one all the same. With an
-// acknowledgement, however late, the client receives what it may have missed.
+// acknowledgement, however late, the client receives the changes that it may have missed.
 func TestStatelessServer_SubscriptionIsNotAcknowledged(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	up := withSubscriptions(t)
@@ -353,7 +353,7 @@ func TestStatelessServer_SubscriptionIsNotAcknowledged(t *testing.T) {
 	s.updated(t, name, "file:///b", 2)
 }
 
-// Each service has the metadata of all sessions in memory, so what one client may put there is bounded.
+// Each service has the metadata of all sessions in memory, so the part of one client is bounded.
 func TestStatelessServer_TooLongSubscription(t *testing.T) {
 	for want, cfg := range map[string]session.LimitsConfig{
 		mcpserver.ErrSubscriptions.Error(): {}, "--max-metadata-bytes": {MaxMetadataBytes: 8 << 10},

@@ -120,11 +120,11 @@ func TestProcess_AnswersOnRequestStreams(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{})
 	in := s.start(t, stdioConfig(t))
 	name := s.ready(t)
-	hang, _ := s.request(t, name, "1", "hang") // so that there are two
+	hang, _ := s.request(t, name, "1", "hang") // so that two calls are open
 	stream := newStream(t, "2")
 	wantStatus(t, s.post(t, name, stream, `{"jsonrpc":"2.0","id":2,"method":"progress",`+"\n"+`"params":{"_meta":{"progressToken":"t"}}}`), http.StatusAccepted)
 	wantMessages(t, s.finished(t, name, stream)[3:], response("2"))
-	// What is about no request goes to the only one that is open, or else to none.
+	// A message about no request belongs to the only one that is open, or else to none.
 	s.post(t, name, "", `{"jsonrpc":"2.0","method":"note"}`)
 	s.receives(t, name, hang, note(1))
 	s.post(t, name, newStream(t, "3"), `{"jsonrpc":"2.0","id":3,"method":"hang"}`)
@@ -159,8 +159,8 @@ func TestProcess_ReadsLate(t *testing.T) {
 	}
 }
 
-// A response that a process has written waits behind a message that cannot be stored: --call-timeout does not end
-// its call meanwhile.
+// A response of a process waits for an earlier message that cannot be stored: --call-timeout does not end its call
+// meanwhile.
 func TestProcess_ResponseWaitsForNATS(t *testing.T) {
 	for name, begin := range map[string]func(link *natstest.Link, lost *atomic.Bool) (end func()){
 		"outage": func(link *natstest.Link, _ *atomic.Bool) func() {
@@ -214,7 +214,7 @@ func TestProcess_StopsWhileAResponseIsStored(t *testing.T) {
 			reads.Add(1)
 		}
 		if i := bytes.Index(data, []byte("HPUB mcp.")); i >= 0 && bytes.Contains(data, []byte(`"result":{}`)) {
-			replace(data[i:], " _INBOX_", " _NOBOX_") // which nobody hears
+			replace(data[i:], " _INBOX_", " _NOBOX_") // without a subscriber
 		}
 	})
 	cfg := stdioConfig(t)
@@ -310,7 +310,7 @@ func TestProcess_TooLargeMessage(t *testing.T) {
 	waittest.Until(t, "a late response is counted", func() bool { return in.metric(t, "dropped_messages_total", host.DropLate) == 1 })
 }
 
-// The janitor closes what asks for that, and a session that was closed elsewhere ends its process:
+// The janitor closes sessions that ask for that, and a session that was closed elsewhere ends its process:
 // see TestSession_ClosedElsewhere.
 func TestProcess_SessionAsksToBeClosedWhenIdle(t *testing.T) {
 	for idle, want := range map[flagtype.Duration]time.Duration{flagtype.Duration(10 * time.Minute): 10 * time.Minute, flagtype.Duration(1500 * time.Millisecond): time.Second, 0: 0, -1: 0} {
@@ -393,7 +393,7 @@ func FuzzSkimmer(f *testing.F) {
 	})
 }
 
-// M7: an MCP server of another user reads the bridge's files, and has what that may do.
+// M7: an MCP server of another user reads the bridge's files, and has the bridge's capabilities.
 func TestAttackStdioServerReadsFiles(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	must.NoError(t, os.WriteFile(secret, []byte("secret\n"), 0o600))

@@ -25,8 +25,8 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// resumable is a server whose calls of "long" can be resumed: they go on in the hands of
-// the test.
+// resumable is a server whose calls of "long" can be resumed: the test controls their
+// progress.
 type resumable struct {
 	*server
 	step    chan struct{} // each lets the call send one more note; closed, its response
@@ -34,7 +34,7 @@ type resumable struct {
 	serving atomic.Int64
 }
 
-// left waits until no call of a bridge that has gone makes progress.
+// left waits until no call of a stopped bridge makes progress.
 func (r *resumable) left(t *testing.T) {
 	t.Helper()
 	waittest.Until(t, "the server has noticed that the bridge has gone", func() bool { return r.serving.Load() == 0 })
@@ -114,7 +114,7 @@ func (s *system) records(t *testing.T) *records.Bucket {
 	return must.Value(records.Open(waittest.Context(t), s.b, daemon.NewEnv(nil).Log))(t)
 }
 
-// A call continues at the next bridge, with nothing stored twice, and so does its session.
+// A call continues at the next bridge, with no message stored twice, and so does its session.
 func TestRestart_ContinuesCalls(t *testing.T) {
 	for _, ids := range []int{4, 1} { // of the server's messages all have an event ID, or only some
 		s, up := newSystem(t, eventlog.Settings{}), newResumable(t, 4)
@@ -183,7 +183,7 @@ func TestRestart_ReloadsInTurns(t *testing.T) {
 	wantError(t, s.finished(t, name, stream), 1, "1")
 }
 
-// What the log has of a call is kept only where the server may send it again.
+// A bridge keeps the log's messages of a call only where the server may send them again.
 func TestReload_KeepsWhatMayComeAgain(t *testing.T) {
 	_, _, in, name := begun(t)
 	h, stream := in.table.Session(name), newStream(t, "1", "2")
@@ -238,14 +238,14 @@ func (q questions) Take(rpc.Message, call.Item) error {
 	return nil
 }
 
-// The next bridge continues before a question that is not stored, and after the one before, however soon they came.
+// The next bridge continues before a question that is not stored, and after the previous one, however soon they came.
 func TestTake_QuestionSoonAfterAnother(t *testing.T) {
 	_, _, in, name := begun(t)
 	h := in.table.Session(name)
 	c := call.New(call.NewScope(in.host, name, h.Life, h), newStream(t, "1"), nil)
 	c.To = questions{of: c.Scope}
 	for _, id := range []string{"e1", "e2"} {
-		c.Scope.Asking.Store(false) // the one before is stored
+		c.Scope.Asking.Store(false) // the previous question is stored
 		must.NoError(t, c.Take(call.Item{Data: []byte(note(1)), ID: id}))
 		c.Moved(id)
 	}
@@ -254,7 +254,7 @@ func TestTake_QuestionSoonAfterAnother(t *testing.T) {
 	}
 }
 
-// A response that was not stored when the bridge stopped may come again: the call is left to the next bridge.
+// The server may send a response again that was not stored when the bridge stopped: the next bridge continues the call.
 func TestStop_ResponseIsNotStored(t *testing.T) {
 	for name, up := range map[string]*server{"stateless": newStateless(t), "earlier": newEarlier(t)} {
 		s, respond := newSystem(t, eventlog.Settings{}), make(chan struct{})
@@ -295,7 +295,7 @@ func TestCheckCalls_UnknownCall(t *testing.T) {
 	in.wantMetric(t, 1, "failed_calls_total", host.FailUnknown)
 }
 
-// A bridge that was killed when it had ended a part of a batch leaves the rest to the next one.
+// A bridge that was killed when it had ended a part of a batch leaves the remaining requests to the next one.
 func TestCheckCalls_PartOfABatch(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newServer(t)
 	var lost atomic.Bool // are messages about the second request
@@ -335,7 +335,7 @@ func TestTakeOver_SessionThatHasEndedInTheLog(t *testing.T) {
 	s, up, first := bridged(t, newServer(t))
 	ended, open := s.ready(t), s.ready(t)
 	first.stop()
-	must.NoError(t, s.b.Log.EndSession(waittest.Context(t), ended, s.lifeOf(t, ended))) // the index says that it is open
+	must.NoError(t, s.b.Log.EndSession(waittest.Context(t), ended, s.lifeOf(t, ended))) // in the index it is open
 	second := s.start(t, testConfig(up.URL))
 	if second.table.Session(ended) != nil || second.table.Session(open) == nil || second.metric(t, "takeovers_total") != 1 {
 		t.Errorf("%v sessions are taken over", second.metric(t, "takeovers_total"))

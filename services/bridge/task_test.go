@@ -27,10 +27,10 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// tasks is a client's _meta that takes a task for a response.
+// tasks is a client's _meta that accepts a task as a response.
 const tasks = `"io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}},"progressToken":"mine"`
 
-// taskConfig has calls become tasks after a moment; with tools, only as these say.
+// taskConfig has calls become tasks after a moment; with tools, only by these policies.
 func taskConfig(server string, tools ...string) config.Config {
 	cfg := testConfig(server)
 	if cfg.TaskAfter, cfg.TaskTools = flagtype.Duration(10*time.Millisecond), tools; len(tools) > 0 {
@@ -149,7 +149,7 @@ func TestTask_LateCall(t *testing.T) {
 	}
 }
 
-// A quick call is answered, and so is one of a client that knows no tasks.
+// A quick call is answered, and so is one of a client without the extension.
 func TestTask_CallsThatAreNone(t *testing.T) {
 	eachEra(t, func(t *testing.T, _ string, up *server) {
 		s, release := newSystem(t, eventlog.Settings{}), make(chan struct{})
@@ -168,7 +168,7 @@ func TestTask_CallsThatAreNone(t *testing.T) {
 		if rec, err := s.b.Sessions.Get(waittest.Context(t), quick.Session); err != nil || rec.Retention.KeepClosed != sessions.CallKept {
 			t.Errorf("the log keeps a call that was no task for %s, %v", rec.Retention.KeepClosed, err)
 		}
-		answered(statelessCall(t, "1", mcp.MethodCallTool, `"name":"always"`, asks)) // the client knows no tasks
+		answered(statelessCall(t, "1", mcp.MethodCallTool, `"name":"always"`, asks)) // the client lacks the extension
 		refused := statelessCall(t, "1", mcp.MethodCallTool, `"name":"required"`, asks)
 		wantStatus(t, s.do(t, refused), http.StatusBadRequest, `{"requiredCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}}`, `"id":1`)
 		for _, method := range []string{mcp.MethodGetTask, mcp.MethodUpdateTask, mcp.MethodCancelTask} {
@@ -233,7 +233,7 @@ func TestTask_StatelessServerAsks(t *testing.T) {
 	}
 }
 
-// A server that asks for nothing but its state is asked again after a pause; what is no result of a
+// A server that asks for nothing but its state is asked again after a pause; a result that is not of a
 // tool fails the task.
 func TestTask_StatelessServerIsOdd(t *testing.T) {
 	s, up, calls := newSystem(t, eventlog.Settings{}), newStateless(t), 0
@@ -275,8 +275,8 @@ func TestTask_EarlierServerAsks(t *testing.T) {
 	s.becomes(t, c.Session, mcp.TaskCompleted, `{\"action\":0} {\"action\":1}`)
 }
 
-// What a server asks before the call is a task is the result of the client's request; the call
-// becomes a task when that is made again.
+// A server's question before the call is a task is the result of the client's request; the call
+// becomes a task when the client makes the request again.
 func TestTask_AfterTheClientWasAsked(t *testing.T) {
 	s, up, release := newSystem(t, eventlog.Settings{}), newEarlier(t), make(chan struct{})
 	up.handle(mcp.MethodCallTool, func(w *writing, _ *http.Request, m rpc.Message) {
@@ -312,7 +312,7 @@ func TestTask_AfterTheClientWasAsked(t *testing.T) {
 	if !strings.Contains(string(a.Data), `"resultType":"task"`) || strings.Contains(string(a.Data), "requestState") || !strings.Contains(string(a.Data), `"id":2`) {
 		t.Fatalf("the call is answered %s", a.Data)
 	}
-	// It has not come to the client, which asks once more.
+	// The client has not received the task, and asks once more.
 	again := repeated(t, c, "3", asked, `{}`)
 	wantHas(t, second(s.ask(t, again)).Data, `"resultType":"task"`, `"id":3`)
 	free()
@@ -327,7 +327,7 @@ func TestTask_Cancelled(t *testing.T) {
 		c := toolCall(t, tasks)
 		c.Owner = "anna"
 		s.created(t, c)
-		// That the client goes is no reason: it has the task.
+		// A client that disconnects does not cancel the call: it has the task.
 		s.do(t, rpc.Ask{Action: rpc.Cancel, Session: c.Session, Stream: c.Stream})
 		if got := s.states(t, c.Session); got[len(got)-1].Status != mcp.TaskWorking {
 			t.Fatalf("the state is %+v", got)
@@ -361,7 +361,7 @@ func TestTask_NoInput(t *testing.T) {
 }
 
 // The result of a task may have any number of elements (docs/adr/0040): its state is read all the same. Where it is
-// more than an event may have, the client receives an error.
+// larger than an event may be, the client receives an error.
 func TestTask_LargeResult(t *testing.T) {
 	for _, tt := range []struct {
 		content string
@@ -381,7 +381,7 @@ func TestTask_LargeResult(t *testing.T) {
 	}
 }
 
-// What the client is to be asked is more than an event may have: the task fails, and the call with it.
+// A question is larger than an event may be: the task fails, and the call with it.
 func TestTask_QuestionIsTooLarge(t *testing.T) {
 	large := `{"method":"elicitation/create","params":{"message":"` + strings.Repeat("x", 8000) + `"}}`
 	eachEra(t, func(t *testing.T, era string, up *server) {
@@ -445,8 +445,8 @@ func resumableTool(t *testing.T, notes int) *resumable {
 	return up
 }
 
-// A bridge that takes the task of another over continues where the server lets it, and says that it
-// has failed where not.
+// A bridge that takes over another's task continues it where the server allows that, and else reports
+// that it has failed.
 func TestTask_TakenOver(t *testing.T) {
 	for _, eventIDs := range []bool{true, false} {
 		t.Run(fmt.Sprint("event IDs ", eventIDs), func(t *testing.T) {
@@ -530,7 +530,7 @@ func (s *system) leftBehind(t *testing.T, up *resumable) (rpc.Ask, config.Config
 	return c, cfg
 }
 
-// A call that was none yet becomes a task at the next bridge.
+// A call that was no task yet becomes one at the next bridge.
 func TestTask_CallTakenOver(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), resumableTool(t, 2)
 	c, _ := s.leftBehind(t, up)
@@ -542,7 +542,7 @@ func TestTask_CallTakenOver(t *testing.T) {
 }
 
 // A bridge may be killed between the first state of a task and the response that names the task: the client
-// receives that from the next one, and once.
+// receives the response from the next bridge, and once.
 func TestTask_TakenOverBeforeItsClientKnows(t *testing.T) {
 	for name, want := range map[string]mcp.Status{"stateless": mcp.TaskFailed, "earlier": mcp.TaskCompleted} {
 		t.Run(name, func(t *testing.T) {
@@ -631,7 +631,7 @@ func TestTask_TakenOverWhileItAsks(t *testing.T) {
 }
 
 // A bridge may be killed before it has written down the event of a question that its task's client is asked. The
-// server sends that again, and the client is asked once.
+// server sends the question again, and the client is asked once.
 func TestTask_TakenOverBeforeTheQuestionIsWrittenDown(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
 	up.handle(mcp.MethodCallTool, func(w *writing, r *http.Request, _ rpc.Message) {
@@ -691,7 +691,7 @@ func TestTask_ServerAsksDuringAnAnswer(t *testing.T) {
 	update := later(func() rpc.Answer { return s.about(t, c, mcp.MethodUpdateTask, `,"inputResponses":{"q1":{}}`) })
 	waittest.Until(t, "the second question is read", func() bool { return made.Cursor().ID == "2" })
 	for range 100 {
-		s.states(t, c.Session) // it would be asked long before
+		s.states(t, c.Session) // an early question would come long before
 	}
 	close(take)
 	wantStatus(t, waittest.Receive(t, "the client is answered", update), http.StatusOK)

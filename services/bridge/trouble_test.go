@@ -171,7 +171,7 @@ func TestCancel_NoResponse(t *testing.T) {
 	wantStatus(t, s.post(t, name, "", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), http.StatusAccepted)
 	s.ended(t, name, stream)
 	waittest.Until(t, "the call is over", func() bool { return in.metric(t, "calls") == 0 })
-	// The bridge adds nothing after the end: not for an edge that asks, and not the next one.
+	// The bridge adds no event after the end when an edge asks, nor does the next bridge.
 	check := func() {
 		t.Helper()
 		wantStatus(t, s.do(t, rpc.Ask{Action: rpc.Check, Session: name, Stream: stream}), http.StatusAccepted)
@@ -255,7 +255,7 @@ func TestCall_LateRefusal(t *testing.T) {
 	in.wantMetric(t, 2, "failed_calls_total", host.FailRefused)
 }
 
-// allTurns takes all turns to end a session in the log, and returns what ends each.
+// allTurns takes all turns to end a session in the log; each of done gives one back.
 func allTurns(t *testing.T, in *instance) (done [sessions.ClosesAtOnce]func()) {
 	t.Helper()
 	for i := range done {

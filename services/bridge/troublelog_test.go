@@ -19,7 +19,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// logLines is what a bridge logs.
+// logLines are the lines that a bridge logs.
 type logLines struct{ waittest.Buffer }
 
 func (l *logLines) count(parts ...string) (n int) {
@@ -35,7 +35,7 @@ lines:
 	return n
 }
 
-// newLogged is newSystem with what the bridges log.
+// newLogged is newSystem with the log lines of the bridges.
 func newLogged(t testing.TB, settings eventlog.Settings) (*system, *logLines) {
 	t.Helper()
 	s, l := newSystem(t, settings), &logLines{}

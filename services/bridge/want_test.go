@@ -15,14 +15,14 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// later runs f, and returns what receives its result.
+// later runs f, and returns a channel for its result.
 func later[T any](f func() T) <-chan T {
 	result := make(chan T, 1)
 	go func() { result <- f() }()
 	return result
 }
 
-// background runs f, and returns what is closed when f has returned.
+// background runs f, and returns a channel that is closed when f has returned.
 func background(f func()) <-chan struct{} {
 	over := make(chan struct{})
 	go func() {
@@ -133,7 +133,7 @@ func (l *logLines) want(t testing.TB, want int, parts ...string) {
 	}
 }
 
-// messages returns what the log has of a stream.
+// messages returns the messages of a stream in the log.
 func (s *system) messages(t testing.TB, name, stream string) []string {
 	t.Helper()
 	all, _ := s.read(t, name, stream)

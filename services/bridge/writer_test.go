@@ -19,7 +19,7 @@ func TestPublish_UnknownOutcomeAfterKeyExpired(t *testing.T) {
 	s, _, in, name := begun(t)
 	w := call.NewWriter(in.host, name, s.lifeOf(t, name), "st")
 	first := must.Value(w.Put(t.Context(), call.Item{Data: []byte(note(1))}))(t)
-	// An attempt without an answer, whose key is another one by now, after much that others have stored.
+	// An attempt without an answer, whose key is another one by now, and many later messages of others.
 	for n := range 502 {
 		data := "{}"
 		if n == 501 {

@@ -92,7 +92,7 @@ type Config struct {
 	// call does. Default: 10 s.
 	TaskAfter flagtype.Duration `default:"10s" help:"How long a tools/call of a client with the tasks extension of MCP may take before it becomes a task; -1 for never." placeholder:"DURATION"`
 
-	// TaskTools override this for some tools, each as NAME=POLICY; see [TaskPolicy].
+	// TaskTools override TaskAfter for some tools, each as NAME=POLICY; see [TaskPolicy].
 	TaskTools []string `help:"Tasks policy of a tool: never, after (--task-after), always (at once), or required (after, and clients without the extension are refused); may be repeated." placeholder:"NAME=POLICY"`
 
 	// TaskTTL is how long a task is kept after its end. Default: 1 h.
