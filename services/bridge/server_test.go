@@ -110,7 +110,7 @@ func (s *server) handle(method string, f func(w *writing, r *http.Request, m rpc
 	s.on[method] = f
 }
 
-// before has f called before a request of a method is served as before.
+// before has f called before each request of a method, which is then served as it was until now.
 func (s *server) before(method string, f func()) {
 	serve := s.on[method]
 	s.handle(method, func(w *writing, r *http.Request, m rpc.Message) {
