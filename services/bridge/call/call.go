@@ -1,5 +1,5 @@
-// Package call has the calls of clients: which requests have no response yet, and how what the MCP server
-// sends for them comes into the log. A session is a [Scope] here, and the server is an interface.
+// Package call has the calls of clients: it tracks the requests without a response, and stores the MCP server's
+// messages for them in the log. A session is a [Scope] here, and the server is an interface.
 package call
 
 import (
@@ -18,23 +18,24 @@ import (
 	"rejoin/shared/tracing"
 )
 
-// Scope is what calls, and the MCP server's side of a session, know of the session: what it is called, and how long
-// its work runs. It is safe for concurrent use.
+// Scope is the part of a session that its calls, and the MCP server's side of it, use: the session's name, and the
+// lifetime of its work. It is safe for concurrent use.
 type Scope struct {
 	Host    *host.Host
 	Session Session
 	Name    string
 	Life    string
-	OneCall bool            // it has one call, and is in the log when there is something to store
+	OneCall bool            // the session has one call, and is in the log once there is an event to store
 	Ctx     context.Context //nolint:containedctx // of all that is done for the session
 	over    chan struct{}   // closed when the session has ended, and its streams with it
-	// Asking says that the upstream has asked the client what the log does not have yet: the next bridge has to
-	// be sent that again.
+	// Asking says that the upstream has asked the client questions that the log does not have yet: the upstream has
+	// to send them to the next bridge again.
 	Asking atomic.Bool
 
 	end context.CancelCauseFunc
 
-	// Receiver gets what is about no call, in place of the client; nil for none. It is set before anything is read.
+	// Receiver gets the messages that belong to no call, in place of the client; nil for none. It is set before the
+	// first message is read.
 	Receiver Receiver
 
 	mu     sync.Mutex
@@ -47,9 +48,9 @@ type Session interface {
 	// Finish ends the session. It returns at once, and does nothing the second time.
 	Finish(cause error)
 	// AnswerOrOpen is called before an event of a call is stored, and reports whether the client has
-	// got it as its answer instead. Errors are [ErrClosed] and [upstream.ErrTooLarge].
+	// received the event as its answer instead. Errors are [ErrClosed] and [upstream.ErrTooLarge].
 	AnswerOrOpen(c *Call, it Item) (told bool, err error)
-	// NoteTasks takes a response of the MCP server, and returns what the client gets of it.
+	// NoteTasks takes a response of the MCP server, and returns the part of it that the client receives.
 	NoteTasks(m rpc.Message, data []byte) ([]byte, error)
 	// InLog reports whether the session is in the log.
 	InLog() bool
@@ -64,7 +65,7 @@ func NewScope(h *host.Host, name, life string, side Session) *Scope {
 	return s
 }
 
-// Go runs what belongs to the session, unless it has ended.
+// Go runs work of the session, unless the session has ended.
 func (s *Scope) Go(work func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +83,7 @@ func (s *Scope) Go(work func()) bool {
 	return ok
 }
 
-// Stop has nothing run any more and ends what runs, once: the result is false the second time. With
+// Stop ends the running work, and lets no more begin. It acts once: the second time it returns false. With
 // [host.ErrEnded] the streams end as well.
 func (s *Scope) Stop(cause error) bool {
 	s.mu.Lock()
@@ -98,7 +99,7 @@ func (s *Scope) Stop(cause error) bool {
 	return true
 }
 
-// Wait waits for what runs, after Stop.
+// Wait waits for the running work, after Stop.
 func (s *Scope) Wait() { s.work.Wait() }
 
 // HasEnded reports whether Stop was called.
@@ -117,7 +118,7 @@ type Cursor struct {
 }
 
 // Call is a body of requests whose responses go to one stream. One goroutine serves it,
-// and calls Take, Moved, End and Refuse; the rest is safe for concurrent use.
+// and calls Take, Moved, End and Refuse; all other methods are safe for concurrent use.
 type Call struct {
 	*requests
 	Scope  *Scope
@@ -125,13 +126,13 @@ type Call struct {
 	Began  time.Time
 	out    *Writer
 	Reply  chan rpc.Answer // holds the client's immediate answer
-	To     Receiver        // nil: the client gets what the upstream sends
-	// Rewrite gets the MCP server's response, and returns what the client has of it; nil: the same.
+	To     Receiver        // gets the upstream's messages; nil: the client gets them
+	// Rewrite turns the MCP server's response into the one that the client receives; nil: the same.
 	Rewrite func(m rpc.Message, data []byte) []byte
-	// RefuseAs says what a client gets whose request the upstream refused; nil: the same.
+	// RefuseAs turns the upstream's refusal of a request into the client's answer; nil: the same.
 	RefuseAs func(rpc.Answer) rpc.Answer
-	// CancelAtOnce is for an upstream that learns of a cancellation only by the end of its connection. Others
-	// have a while to end the call.
+	// CancelAtOnce is for an upstream that learns of a cancellation only by the end of its connection. Other
+	// upstreams have a while to end the call.
 	CancelAtOnce bool
 
 	Tried    chan struct{} // of a standalone stream; see WasTried
@@ -145,11 +146,11 @@ type Call struct {
 	repeatable bool
 
 	at      Cursor
-	resume  Cursor              // where the next bridge continues: at, or before what [Scope.Asking] is about
+	resume  Cursor              // where the next bridge continues: at, or before the questions of [Scope.Asking]
 	stored  uint64              // the sequence of the log's last event
-	again   map[string]bool     // the [eventlog.MessageID] of what the log had after the cursor at the take-over
+	again   map[string]bool     // the [eventlog.MessageID] of each event that the log had after the cursor at the take-over
 	named   bool                // the log has the response that names the call's task
-	reading *upstream.IdleTimer // nil while nothing is waited for
+	reading *upstream.IdleTimer // nil until WithIdleTimer
 }
 
 // New returns a call of a session: a body of requests with these IDs.
@@ -171,8 +172,8 @@ func (c *Call) ExpectNoAnswer() { c.told = true }
 // Traced has the call's events continue a trace.
 func (c *Call) Traced(in tracing.Context) { c.out.Trace = in }
 
-// Receiver gets what the upstream sends for a call in place of the client. Its methods are called
-// by who serves the call.
+// Receiver gets the upstream's messages for a call in place of the client. The goroutine that serves the call
+// calls its methods.
 type Receiver interface {
 	// Take takes a message, which is no response unless the call waits for it.
 	Take(m rpc.Message, it Item) error
@@ -180,7 +181,7 @@ type Receiver interface {
 	Put(it Item) error
 }
 
-// Tell answers the client, and reports whether it had not been answered before.
+// Tell answers the client, and reports whether this is its first answer.
 func (c *Call) Tell(a rpc.Answer) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,16 +196,16 @@ func (c *Call) Tell(a rpc.Answer) bool {
 	return true
 }
 
-// MayRepeat notes that the client may make its request again: until [Call.Begin], or, of one that changes nothing at
-// the MCP server, at any time.
+// MayRepeat notes that the client may make its request again: until [Call.Begin], or at any time, if the request
+// changes nothing at the MCP server.
 func (c *Call) MayRepeat() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.repeatable = true
 }
 
-// Begin notes that the MCP server gets the request now, and reports whether it may: not after the client was told that
-// it may make the request again.
+// Begin notes that the MCP server gets the request now, and reports whether it may: not after the client has received
+// an answer that lets it make the request again.
 func (c *Call) Begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,8 +213,8 @@ func (c *Call) Begin() bool {
 	return !c.refused
 }
 
-// Accept tells the client that the upstream has taken its requests. A client without a session
-// hears of that with the first message for it; see [Session.AnswerOrOpen].
+// Accept answers the client that the upstream has taken its requests. A client without a session
+// receives that answer with its first message; see [Session.AnswerOrOpen].
 func (c *Call) Accept() {
 	if !c.Scope.OneCall {
 		c.Tell(rpc.Answer{Status: http.StatusAccepted})
@@ -239,7 +240,7 @@ func (c *Call) Cancel(key string) {
 	}
 }
 
-// hurry ends the waiting for what the client has cancelled. The caller holds the lock.
+// hurry ends, soon or at once, the wait for requests that the client has cancelled. The caller holds the lock.
 func (c *Call) hurry() {
 	if c.CancelAtOnce {
 		c.reading.Cancel()
@@ -248,7 +249,7 @@ func (c *Call) hurry() {
 	}
 }
 
-// Standalone reports whether this is no call, but what the server sends of itself.
+// Standalone reports whether this is the server's standalone stream, and no call.
 func (c *Call) Standalone() bool { return c.Stream == rpc.Standalone }
 
 // Cursor returns how far the upstream's stream has been stored, or is held by this bridge.
@@ -268,7 +269,7 @@ func (c *Call) Stored() Cursor {
 	return c.resume
 }
 
-// Moved notes that everything up to an event of the upstream is stored, but for what [Scope.Asking] is about; ""
+// Moved notes that everything up to an event of the upstream is stored, except the questions of [Scope.Asking]; ""
 // is no event.
 func (c *Call) Moved(id string) {
 	if id == "" || !usable(id) {
@@ -276,19 +277,19 @@ func (c *Call) Moved(id string) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if id != c.at.ID { // else the upstream sends again what came since
+	if id != c.at.ID { // else the upstream sends the messages since that event again
 		c.at = Cursor{ID: id, Sequence: max(c.at.Sequence, c.stored)}
 	}
 }
 
-// Restart forgets how far the upstream's stream has been stored: it replays nothing then.
+// Restart forgets the cursor of the upstream's stream: the upstream then replays nothing.
 func (c *Call) Restart() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at.ID, c.resume.ID, c.again = "", "", nil
 }
 
-// MaxIDBytes bounds an event ID of the upstream, which goes into a header field.
+// MaxIDBytes bounds an event ID of the upstream, which is sent in a header field.
 const MaxIDBytes = 2 << 10
 
 // usable reports whether an event ID can be sent back in a header field.
@@ -303,10 +304,10 @@ func (c *Call) storedAt(sequence uint64) {
 	c.stored = sequence
 }
 
-// PauseIdleTimer stops the time that the upstream may be without a message, since it waits for the client.
+// PauseIdleTimer stops the limit on the silence of the upstream, which waits for the client.
 func (c *Call) PauseIdleTimer() { c.waiting((*upstream.IdleTimer).Came) }
 
-// ResumeIdleTimer resumes the time that [Call.PauseIdleTimer] has stopped.
+// ResumeIdleTimer resumes the limit that [Call.PauseIdleTimer] has stopped.
 func (c *Call) ResumeIdleTimer() { c.waiting((*upstream.IdleTimer).Wait) }
 
 func (c *Call) waiting(do func(*upstream.IdleTimer)) {
@@ -327,7 +328,7 @@ func (c *Call) Put(it Item) (uint64, error) {
 	return c.Store(it)
 }
 
-// Store stores an event, unless it is answered at once.
+// Store stores an event, unless the client receives it as its immediate answer.
 func (c *Call) Store(it Item) (uint64, error) {
 	if told, err := c.Scope.Session.AnswerOrOpen(c, it); told || err != nil {
 		return 0, err
@@ -351,7 +352,7 @@ func (c *Call) WithIdleTimer(ctx context.Context) (context.Context, *upstream.Id
 	return ctx, p
 }
 
-// NewStandalone returns what stores a session's standalone stream, or hands it to another receiver.
+// NewStandalone returns the call that stores a session's standalone stream, or hands it to another receiver.
 func NewStandalone(s *Scope, to Receiver) *Call {
 	c := New(s, rpc.Standalone, nil)
 	c.Tried = make(chan struct{})

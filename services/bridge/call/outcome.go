@@ -71,8 +71,8 @@ func (c *Call) Take(it Item) error {
 	return err
 }
 
-// handed returns the error with which c.To has taken the end of a request, or why the service ends: then nothing says
-// whether the end is stored, and the next bridge looks.
+// handed returns the error with which c.To has taken the end of a request, or the cause of the service's end: then it
+// is unknown whether the end of the request is stored, and the next bridge looks.
 func (c *Call) handed(err error) error {
 	if err == nil {
 		err = context.Cause(c.Scope.Host.Life)
@@ -135,7 +135,7 @@ func (c *Call) Drop(reason string, err error) {
 		slog.String("session", c.Scope.Name), slog.String("stream", c.Stream), slog.Any("reason", err))
 }
 
-// End ends a call that nothing is waited for any more. why is nil when all is answered.
+// End ends a call that waits for nothing more. why is nil when all requests are answered.
 func (c *Call) End(why error) {
 	switch {
 	case why == nil, errors.Is(why, ErrClosed):

@@ -30,14 +30,14 @@ func (c *Call) hasEnd(ctx context.Context) (bool, error) {
 	return c.Scope.Host.Backend.Log.Has(ctx, end)
 }
 
-// subject is where the stream's events are in the log.
+// subject returns the subject of the stream's events in the log.
 func (c *Call) subject() event.Subject {
 	h := c.Scope
 	return event.Subject{Partition: h.Host.Backend.Log.Partition(h.Name), Session: h.Name, Life: h.Life, Stream: c.Stream}
 }
 
-// Reload reads what the log has of a stream: which requests are answered, and what the
-// upstream may send once more. It reports whether the stream can go on.
+// Reload reads the events of a stream from the log: they show which requests are answered, and which
+// messages the upstream may send again. It reports whether the stream can continue.
 func (c *Call) Reload(ctx context.Context) bool {
 	s := c.Scope.Host
 	over := false
@@ -57,7 +57,7 @@ func (c *Call) Reload(ctx context.Context) bool {
 // service stopped.
 func (c *Call) IsUnknown() bool { return c.out.unknown }
 
-// ReloadOnce is one attempt to read that. final says that the log has the last event.
+// ReloadOnce is one attempt to read them. final says that the log has the last event.
 func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 	s := c.Scope.Host
 	select {
@@ -71,7 +71,7 @@ func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 		return false, err
 	}
 	q := eventlog.Query{Session: c.Scope.Name, Life: c.Scope.Life, Stream: c.Stream, UpTo: state.Last, MaxEvents: 500, MaxBytes: reloadBytes}
-	switch { // to the standalone stream others may write, and nothing there is a response
+	switch { // others may write to the standalone stream, and it has no responses
 	case c.Standalone() && c.at.ID == "":
 		q.After = state.Last
 	case c.Standalone():
@@ -93,7 +93,7 @@ func (c *Call) ReloadOnce(ctx context.Context) (final bool, err error) {
 				named = true
 				continue // the call has become a task: the MCP server still works on it
 			}
-			// To the stream of a call on demand the standalone stream is stored, too, with a cursor of its own.
+			// The stream of a call on demand also has the standalone stream's events, which have a cursor of their own.
 			if c.at.ID != "" && (c.Scope.OneCall || e.Sequence > c.at.Sequence) { // else the upstream resumes nothing
 				again[e.MessageID] = true
 			}

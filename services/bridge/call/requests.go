@@ -17,7 +17,7 @@ type requests struct {
 // openRequest is a request that has no response yet.
 type openRequest struct {
 	ID        json.RawMessage // the client's
-	Sent      json.RawMessage // what the upstream has
+	Sent      json.RawMessage // the ID that the upstream has
 	key       string          // its [rpc.IDKey]
 	cancelled bool
 }

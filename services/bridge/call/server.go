@@ -15,7 +15,7 @@ type Upstream interface {
 	Send(ctx context.Context, client http.Header, data []byte) rpc.Answer
 	// Resume continues a call that another bridge has begun.
 	Resume(ctx context.Context, c *Call, client http.Header)
-	// Listen stores what is about no request, until ctx ends or there is nothing of it.
+	// Listen stores the messages that belong to no request, until ctx ends or the server offers none.
 	Listen(ctx context.Context, c *Call, client func() http.Header)
 	// Close ends the session upstream.
 	Close(ctx context.Context, client http.Header)

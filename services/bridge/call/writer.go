@@ -16,22 +16,22 @@ import (
 	"rejoin/shared/tracing"
 )
 
-// Writer stores the events of one stream, one after the other: the next is begun when
-// the one before is acknowledged. What the log does not answer is tried again under the
-// same idempotency key, so nothing is stored twice, left out, or stored in another
+// Writer stores the events of one stream, one after the other: each begins when the
+// previous one is acknowledged. An event without an acknowledgement is tried again under the
+// same idempotency key, so no event is stored twice, left out, or stored in another
 // order. While the log is unavailable the caller waits, and so does the upstream.
 //
-// The stream of a call is the bridge's alone, and needs no birth. To the standalone stream
-// others may write too.
+// The stream of a call is the bridge's alone, and needs no birth. Others may also write to the
+// standalone stream.
 type Writer struct {
 	host                  *host.Host
 	session, Life, stream string
 	Trace                 tracing.Context // of the call
-	nonce                 string          // of the keys of what has no ID of its own
+	nonce                 string          // of the keys of events without an ID
 	index                 uint64
 	Last                  uint64          // the sequence that the next event comes after
-	unknown               bool            // whether the last event is stored
-	over                  <-chan struct{} // closed when the session ends: nothing needs to be stored any more
+	unknown               bool            // the last event has an unknown outcome
+	over                  <-chan struct{} // closed when the session ends: no event needs to be stored any more
 }
 
 // NewWriter returns the writer of a stream.
@@ -39,7 +39,7 @@ func NewWriter(h *host.Host, session, life, stream string) *Writer {
 	return &Writer{host: h, session: session, Life: life, stream: stream, nonce: rand.Text()}
 }
 
-// ErrClosed is returned when the log takes no more of a stream.
+// ErrClosed is returned when the log takes no more events of a stream.
 var ErrClosed = errors.New("the stream is closed")
 
 // Item is an event that is to be stored.
@@ -81,8 +81,8 @@ func (w *Writer) Put(ctx context.Context, it Item) (uint64, error) {
 		var ack eventlog.Ack
 		err := w.host.Confirm(ctx)
 		if err == nil && since.Until(w.host.Times.Now()) > w.host.Times.Doubt {
-			// The log may have forgotten the key of an attempt that it did not answer. Unless it says that
-			// it has no such event, another attempt could store a second one.
+			// The log may have forgotten the key of an attempt that it did not answer. Unless a read shows that
+			// the log does not have the event, another attempt could store it twice.
 			ack.Sequence, err = w.find(ctx, e)
 			ack.Duplicate = ack.Sequence > 0
 		}
@@ -154,12 +154,12 @@ func (w *Writer) find(ctx context.Context, e eventlog.Event) (uint64, error) {
 				return stored.Sequence, nil
 			}
 		}
-		w.Last = page.Through // others have stored that
+		w.Last = page.Through // others have stored these events
 	}
 	return 0, nil
 }
 
-// try is an attempt. It keeps its own deadline when ctx ends: what was sent may be
+// try makes one attempt. It keeps its own deadline when ctx ends: the event that it sent may be
 // stored anyway.
 func (w *Writer) try(ctx context.Context, e eventlog.Event) (eventlog.Ack, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.host.Config.AckTimeout)
@@ -167,5 +167,5 @@ func (w *Writer) try(ctx context.Context, e eventlog.Event) (eventlog.Ack, error
 	return w.host.Backend.Log.Publish(ctx, e)
 }
 
-// reloadBytes bounds a page of what is read.
+// reloadBytes bounds a page of a read.
 const reloadBytes = 4 << 20

@@ -1,4 +1,4 @@
-// Package resultcache keeps results of an MCP server that say that all clients may share them
+// Package resultcache keeps the results of an MCP server that are marked as shared by all clients
 // (revision 2026-07-28, page "Caching"). It knows no network, and its clock is the caller's.
 package resultcache
 
@@ -23,18 +23,18 @@ import (
 )
 
 const (
-	// keptFor is how long a result is served at most: a server that is replaced by another version
-	// is found out by then, also when it said that its results stay fresh for longer.
+	// keptFor is how long a result is served at most, also when the server declared it fresh for longer: by
+	// then the results of a server that another version has replaced are out of use.
 	keptFor = 5 * time.Minute
 	// maxEntries bounds the results.
 	maxEntries = 10_000
 	// maxResult bounds a result; a larger one is not kept. None takes more than a quarter of the cache.
 	maxResult = 1 << 20
-	// entryBytes is what an entry takes besides its result.
+	// entryBytes is the size of an entry without its result.
 	entryBytes = 256
 )
 
-// kindOf is what the results of a method are of.
+// kindOf returns the kind of a method's results.
 func kindOf(method string) string {
 	kind, _, _ := strings.Cut(method, "/")
 	return kind
@@ -42,8 +42,8 @@ func kindOf(method string) string {
 
 // Request is a request whose result may be kept.
 type Request struct {
-	// Data is the request, without what its key does not have: whatever is written twice in the
-	// client's request is there once, so the server and the key cannot disagree about it.
+	// Data is the request for the server: a member that the client's request has twice is there
+	// once, so the server and the key cannot disagree about it.
 	Data []byte
 
 	key        [sha256.Size]byte
@@ -51,11 +51,11 @@ type Request struct {
 	generation uint64
 }
 
-// perRequest names, in a header or in _meta, what tells one request from another that asks the same.
+// perRequest names the header fields and members of _meta that differ between requests for the same result.
 var perRequest = []string{"progressToken", "traceparent", "tracestate"}
 
-// read returns what a result depends on: the method, all parameters, which include version and
-// capabilities, and the header fields that the server gets. The result is false for a request whose
+// read returns the request with the key of its result: the method, all parameters, which include version and
+// capabilities, and the header fields that the server gets. ok is false for a request whose
 // result may not be kept.
 func read(r mcp.Request, header http.Header) (q Request, ok bool) {
 	if !translate.Cacheable[r.Method] || r.Params["inputResponses"] != nil || r.Params["requestState"] != nil {
@@ -126,7 +126,7 @@ func (c *Cache) Get(r mcp.Request, header http.Header) (result []byte, q *Reques
 	return append(append(strconv.AppendInt([]byte(`{"ttlMs":`), left, 10), ','), e.result...), nil
 }
 
-// Put keeps the result of a request, unless it is of one client. If its kind has changed since Get
+// Put keeps the result of a request, unless it is for one client only. If its kind has changed since Get
 // returned the request, no Get returns it.
 func (c *Cache) Put(q Request, result json.RawMessage) {
 	var hints struct {
@@ -146,7 +146,7 @@ func (c *Cache) Put(q Request, result json.RawMessage) {
 	e := entry{result: bytes.TrimPrefix(event.MustJSON(members), []byte("{")), ttl: hints.TTL, at: c.now(), generation: q.generation}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.entries.Remove(q.key) // Add would not count what it replaces
+	c.entries.Remove(q.key) // Add would not count the entry that it replaces
 	c.bytes += e.size()
 	c.entries.Add(q.key, e)
 	for c.bytes > c.max {
@@ -154,9 +154,9 @@ func (c *Cache) Put(q Request, result json.RawMessage) {
 	}
 }
 
-// Changed ends the results that a notification says are stale, and those of requests that have not
+// Changed ends the results that a notification declares stale, and those of requests that have not
 // been answered yet: all of one kind, since a server may name a part of a resource that was read. Their memory is
-// free when they are asked for, or when others need it. It reports whether the notification is of that sort.
+// free when a client asks for them, or when other results need it. It reports whether the notification is such a one.
 func (c *Cache) Changed(method string) bool {
 	if !translate.IsChange(rpc.Message{Method: &method}) {
 		return false

@@ -12,7 +12,7 @@ import (
 	"rejoin/shared/mcp"
 )
 
-// clock is what a test sets: the time, and for how long the machine was suspended.
+// clock is a clock that a test sets: the time, and for how long the machine was suspended.
 type clock struct {
 	at        time.Time
 	suspended time.Duration
@@ -48,7 +48,7 @@ func public(ttl string) json.RawMessage {
 	return json.RawMessage(`{"resultType":"complete","cacheScope":"public","ttlMs":` + ttl + `,"tools":[]}`)
 }
 
-// keep has the result of a request kept, which is not there yet.
+// keep has the cache keep the result of a request, of which it has none yet.
 func (c *Cache) keep(t *testing.T, r mcp.Request, header http.Header, result json.RawMessage) {
 	t.Helper()
 	had, q := c.Get(r, header)
@@ -105,7 +105,7 @@ func TestGet_Key(t *testing.T) {
 	}
 }
 
-// What a client writes twice is there once in what the server gets, so it cannot have the result of
+// The server gets a member once that a client writes twice, so the client cannot have the result of
 // one request kept as that of another.
 func TestGet_NamesTwice(t *testing.T) {
 	for name, data := range map[string]string{

@@ -1,4 +1,4 @@
-// Package retry tries again what the log or the MCP server did not do.
+// Package retry repeats a request to the log or the MCP server until it succeeds.
 package retry
 
 import (
