@@ -25,7 +25,7 @@ type Scope struct {
 	Session Session
 	Name    string
 	Life    string
-	OneCall bool            // the session has one call, and is in the log once there is an event to store
+	OneCall bool            // the session has one call, and is in the log once there is something to store
 	Ctx     context.Context //nolint:containedctx // of all that is done for the session
 	over    chan struct{}   // closed when the session has ended, and its streams with it
 	// Asking says that the upstream has asked the client questions that the log does not have yet: the upstream has
@@ -213,8 +213,8 @@ func (c *Call) Begin() bool {
 	return !c.refused
 }
 
-// Accept answers the client that the upstream has taken its requests. A client without a session
-// receives that answer with its first message; see [Session.AnswerOrOpen].
+// Accept reports to the client that the upstream has taken its requests. A client without a session
+// receives that report with its first message; see [Session.AnswerOrOpen].
 func (c *Call) Accept() {
 	if !c.Scope.OneCall {
 		c.Tell(rpc.Answer{Status: http.StatusAccepted})

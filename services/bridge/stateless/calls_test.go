@@ -65,7 +65,7 @@ func TestTask_Rule(t *testing.T) {
 	}
 }
 
-// A bridge that does not answer in time is neither there nor away: what was known of it stays known.
+// A bridge that does not answer in time counts neither as alive nor as lost: its state does not change.
 func TestHasLost_BridgeIsSilent(t *testing.T) {
 	srv, with := natstest.StartParallel(t), daemon.NewEnv(nil)
 	b := must.Value(backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "test", eventlog.Settings{Partitions: 2}, with.Log))(t)
@@ -108,7 +108,7 @@ func TestHasLost_BridgeIsSilent(t *testing.T) {
 	away()
 }
 
-// What a client is yet to be asked it cannot answer.
+// A client cannot answer a question that it has not been asked yet.
 func TestTask_AnswerBeforeTheQuestion(t *testing.T) {
 	asked := question{key: "q8", id: json.RawMessage("8")}
 	next := question{key: "q9", id: json.RawMessage("9")}
@@ -131,8 +131,8 @@ func (u *unknownOutcome) Serve(_ context.Context, c *call.Call, _ http.Header, _
 	c.Tell(upstream.OutcomeUnknown(""))
 }
 
-// The MCP server does not get a request whose client was told that it may make it again: that may be at the moment at
-// which the server would get it.
+// The MCP server does not get a request once the client has an answer that lets it make the request again. The client
+// may receive it at the moment at which the server would get the request.
 func TestTranslated_RequestThatMayBeRepeated(t *testing.T) {
 	for _, told := range []bool{true, false} {
 		h := &sessions.Session{Scope: &call.Scope{Host: &host.Host{}}}

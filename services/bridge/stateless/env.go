@@ -17,7 +17,7 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// env is what all calls without sessions share.
+// env has the parts that all calls without sessions share.
 type env struct {
 	host    *host.Host
 	server  *mcpserver.Server
@@ -27,7 +27,7 @@ type env struct {
 	support taskSupport
 }
 
-// discovery returns the result of server/discover as clients have it; nil for none that is an object.
+// discovery returns the result of server/discover that clients receive; nil if the server's is no object.
 func (s *env) discovery(result json.RawMessage) json.RawMessage {
 	var members map[string]json.RawMessage
 	if result == nil || rpc.Unmarshal(result, &members) != nil || members == nil {
@@ -38,12 +38,12 @@ func (s *env) discovery(result json.RawMessage) json.RawMessage {
 	return event.MustJSON(members)
 }
 
-// taskSubject returns where the states of a session's task are in the log.
+// taskSubject returns the subject of the states of a session's task in the log.
 func (s *env) taskSubject(name, life string) event.Subject {
 	return event.Subject{Partition: s.host.Backend.Log.Partition(name), Session: name, Life: life, Stream: mcp.TaskStream, Kind: event.Message}
 }
 
-// taskState returns the newest state of a task, and its place in the log. The error wraps
+// taskState returns the newest state of a task, and its sequence in the log. The error wraps
 // [eventlog.ErrNotFound] when there is none.
 func (s *env) taskState(ctx context.Context, at event.Subject) (is mcp.StoredTask, sequence uint64, err error) {
 	e, err := s.host.Backend.Log.Newest(ctx, at)
@@ -53,11 +53,11 @@ func (s *env) taskState(ctx context.Context, at event.Subject) (is mcp.StoredTas
 	return is, e.Sequence, err
 }
 
-// supportFor is how long a bridge believes which tools those are: a server that is upgraded is found out
-// by then.
+// supportFor is how long a bridge relies on the tools of a [taskSupport]: it notices by then that the server was
+// upgraded.
 const supportFor = 5 * time.Minute
 
-// taskSupport is which tools of an MCP server of 2025-11-25 run only as tasks. It is safe for concurrent
+// taskSupport has the tools of an MCP server of 2025-11-25 that run only as tasks. It is safe for concurrent
 // use.
 type taskSupport struct {
 	mu       sync.Mutex

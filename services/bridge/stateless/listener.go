@@ -40,10 +40,10 @@ type listener struct {
 type watched struct {
 	id       string
 	at       event.Subject
-	bridge   string    // the name of who has it; empty for none
+	bridge   string    // the name of the bridge that has it; empty for none
 	sequence uint64    // of the last state that it received
 	asked    time.Time // when the task's bridge was asked for last
-	absent   int       // how many questions in a row no bridge of that name was there for
+	absent   int       // how many questions in a row found no bridge of that name
 }
 
 // MaxWatched is how many tasks a request may listen to, of those that it names: of Rejoin's and, with
@@ -83,11 +83,11 @@ func (l *listener) taskIDs() []string {
 	return ids
 }
 
-// acknowledge stores the acknowledgement, which is the first event, and begins to report. f is what
-// the MCP server reports changes of.
+// acknowledge stores the acknowledgement, which is the first event, and begins to report. f selects the
+// changes that the MCP server reports.
 func (l *listener) acknowledge(ctx context.Context, it call.Item, f translate.Filter) error {
 	f.Tasks = nil // they report themselves
-	// Without room for its session a client leaves no note either, of which it could make up any number.
+	// Without room for its session a client leaves no note either: it could make up any number of them.
 	if _, err := l.call.Scope.Session.AnswerOrOpen(l.call, call.Item{}); err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (l *listener) Put(it call.Item) error {
 	return l.call.StoreOrDrop(it)
 }
 
-// Take takes what an MCP server sends that speaks the revision.
+// Take takes a message of an MCP server that speaks the revision.
 func (l *listener) Take(m rpc.Message, it call.Item) error {
 	if it.Final = m.IsResponse(); !l.acked && m.Is(translate.MethodAcknowledged) {
 		data, f := translate.AlsoAcknowledged(it.Data, l.taskIDs())
@@ -191,13 +191,13 @@ func (l *listener) reportTask(ctx context.Context, w *watched) (over bool) {
 	return l.Put(call.Item{Data: is.Notification(l.id)}) != nil || is.Status.IsTerminal()
 }
 
-// goneAfter is how many questions after the first one must find no bridge until the listeners of its tasks receive
-// that: one each third of [host.Times.Gone].
+// goneAfter is how many questions after the first one must find no bridge before the listeners of its tasks receive
+// that it is lost: one each third of [host.Times.Gone].
 const goneAfter = 3
 
-// hasLost reports, once, that the bridge of a task has been away for long. A question without an
+// hasLost reports, once, that the bridge of a task has been down for long. A question without an
 // answer in time changes nothing: NATS ends the connection of a bridge that stays silent, and then
-// says that it is away. It counts questions and not time, since this bridge may have been paused.
+// reports that none responds. It counts questions and not time, since this bridge may have been paused.
 func (s *env) hasLost(ctx context.Context, w *watched) bool {
 	now := time.Now()
 	if w.bridge == "" || w.bridge == s.host.Name || now.Sub(w.asked) < s.host.Times.Gone/goneAfter {
@@ -217,7 +217,7 @@ func (s *env) hasLost(ctx context.Context, w *watched) bool {
 // remember notes that a client listens, for --listen-memory, and reports whether it may have missed
 // changes: a client of the same principal has listened to the same within that time, at any bridge.
 // Without access control all clients are one principal. To report a change twice is better than not
-// to report it, so what cannot be looked up counts as missed.
+// to report it, so a failed look-up counts as missed.
 func (l *listener) remember(ctx context.Context, f translate.Filter) (missed bool) {
 	s := l.host
 	if s.Config.ListenMemory <= 0 || f.Empty() {

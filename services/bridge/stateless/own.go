@@ -18,8 +18,8 @@ import (
 type ownRequests struct {
 	session *call.Scope
 	up      call.Upstream
-	client  http.Header   // of the client's first request, without what belongs to the new revision
-	rest    call.Receiver // gets what comes meanwhile, and is no response
+	client  http.Header   // of the client's first request, without the fields of the new revision
+	rest    call.Receiver // gets the other messages that come meanwhile
 	numbers atomic.Uint64 // of the requests
 }
 
@@ -39,7 +39,7 @@ func (o *ownRequests) needsTask(ctx context.Context, tool string, known *taskSup
 	translate.EachTool(func(params translate.Object) json.RawMessage {
 		id := o.ownID()
 		m, _ := o.exchange(ctx, id, translate.Message(map[string]any{"id": id, "method": "tools/list", "params": params}))
-		return m.Result // none: the server says itself what is wrong with the call
+		return m.Result // none: the server itself reports the error of the call
 	}, func(tool listed) { tools[tool.Name] = tool.Execution.Support == "required" })
 	known.learn(tools)
 	return tools[tool]
@@ -48,7 +48,7 @@ func (o *ownRequests) needsTask(ctx context.Context, tool string, known *taskSup
 // ownID returns the ID of another request.
 func (o *ownRequests) ownID() string { return "rejoin-" + strconv.FormatUint(o.numbers.Add(1), 10) }
 
-// ask makes a request of our own, and returns an error unless the server does it.
+// ask makes a request of our own, and returns an error unless the server answers with a result.
 func (o *ownRequests) ask(ctx context.Context, method string, params any) error {
 	ctx, cancel := context.WithTimeout(ctx, o.session.Host.Config.OpenTimeout)
 	defer cancel()
@@ -60,7 +60,7 @@ func (o *ownRequests) ask(ctx context.Context, method string, params any) error 
 	return nil
 }
 
-// exchange makes a request of our own, and returns the response, or how it is refused.
+// exchange makes a request of our own, and returns the response, or its refusal.
 func (o *ownRequests) exchange(ctx context.Context, id string, data []byte) (rpc.Message, *rpc.Answer) {
 	c := call.New(o.session, "", []json.RawMessage{event.MustJSON(id)})
 	r := &ownAnswer{of: o.rest}
@@ -78,7 +78,7 @@ func (o *ownRequests) exchange(ctx context.Context, id string, data []byte) (rpc
 	}
 }
 
-// ownAnswer takes the response to a request of our own. What else comes is about the call.
+// ownAnswer takes the response to a request of our own. Other messages belong to the call.
 type ownAnswer struct {
 	of       call.Receiver
 	response rpc.Message

@@ -28,15 +28,15 @@ type passed struct {
 	up      call.Upstream
 
 	taskState
-	target   *call.Call         // whose client waits for the response; nil once it has it, or a task
-	round    int                // how often the server has asked
-	required translate.Required // what it asked last
-	requests translate.Object   // what of that has no answer, by our keys
-	answers  translate.Object   // what it gets, by its own keys
-	answered chan struct{}      // closed when nothing is asked any more
+	target   *call.Call         // the call whose client waits for the response; nil once the client has it, or a task
+	round    int                // how often the server has asked for input
+	required translate.Required // its last questions, and its state
+	requests translate.Object   // the questions without an answer, by our keys
+	answers  translate.Object   // the answers that it gets, by its own keys
+	answered chan struct{}      // closed when no question is left
 }
 
-// serve sees to the call until it is over.
+// serve serves the call until it is over.
 func (p *passed) serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
 	c.To = p
 	p.mu.Lock()
@@ -111,7 +111,7 @@ func (p *passed) respond(response []byte) {
 	c.Respond(response)
 }
 
-// Take takes what the server sends for the call.
+// Take takes a message of the server for the call.
 func (p *passed) Take(m rpc.Message, it call.Item) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,7 +149,7 @@ func (p *passed) end(response []byte) {
 	p.respond(response)
 }
 
-// ask has the client asked what a result asks for, if it does. The caller holds the lock.
+// ask asks the client the questions of a result. It returns false for a complete result. The caller holds the lock.
 func (p *passed) ask(result json.RawMessage) bool {
 	if result == nil {
 		return false
@@ -184,7 +184,7 @@ func (p *passed) ask(result json.RawMessage) bool {
 	return true
 }
 
-// askClient has the client of the task asked, and reports whether it can be. The caller holds the lock.
+// askClient asks the client of the task, and reports whether the task continues. The caller holds the lock.
 func (p *passed) askClient() bool {
 	p.over = !p.made.ask(p.requests, nil)
 	if p.over {

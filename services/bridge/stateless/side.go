@@ -32,7 +32,7 @@ type side struct {
 	work taskWork // a [translated]; where the request is passed on, nil unless it may become a task
 }
 
-// translation returns the call as the server has it, if that speaks earlier revisions; else nil.
+// translation returns the translated call, if the server speaks earlier revisions; else nil.
 func (u *side) translation() *translated {
 	t, _ := u.workNow().(*translated)
 	return t
@@ -44,7 +44,7 @@ func (u *side) workNow() taskWork {
 	return u.work
 }
 
-// Serve hands the request over. ctx ends with the call.
+// Serve hands the request to the MCP server. ctx ends with the call.
 func (u *side) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
 	if t := u.translation(); t != nil {
 		r, _ := mcp.Parse(data) // Again has
@@ -79,7 +79,7 @@ func (u *side) Serve(ctx context.Context, c *call.Call, client http.Header, data
 	}
 }
 
-// pass hands the request over as it is, but for what its server may read in another way than the edge.
+// pass hands the request over as it is, without the members that the server may read in another way than the edge.
 func (u *side) pass(ctx context.Context, c *call.Call, client http.Header, data []byte) {
 	r := u.server.Direct()
 	data = translate.Plain(data)
@@ -115,7 +115,7 @@ func (u *side) pass(ctx context.Context, c *call.Call, client http.Header, data 
 	r.Serve(ctx, c, client, data)
 }
 
-// rewrite keeps a result for other clients, and has the one of server/discover say what Rejoin speaks.
+// rewrite keeps a result for other clients, and puts Rejoin's revisions and tasks into the one of server/discover.
 func (u *side) rewrite(m rpc.Message, data []byte) []byte {
 	if u.kept != nil {
 		u.host.Cache.Put(*u.kept, m.Result)
@@ -135,7 +135,7 @@ func (u *side) Send(context.Context, http.Header, []byte) rpc.Answer {
 // Resume continues a call of another bridge: at a server of earlier revisions, if that gives event
 // IDs. The revision itself has no resuming.
 func (u *side) Resume(ctx context.Context, c *call.Call, client http.Header) {
-	if u.created != nil && !c.HasNamedTask() { // the other bridge has not come to that
+	if u.created != nil && !c.HasNamedTask() { // the other bridge has not stored it
 		c.Respond(u.created)
 	}
 	t := u.translation()
@@ -155,7 +155,7 @@ func (u *side) Held() bool {
 	return t != nil && t.Held()
 }
 
-// Listen listens to what the server sends of itself, for the one call.
+// Listen listens to the server's standalone stream, for the one call.
 func (u *side) Listen(ctx context.Context, c *call.Call, _ func() http.Header) {
 	if t := u.translation(); t != nil {
 		t.up.Listen(ctx, c, func() http.Header { return t.client })
@@ -173,7 +173,7 @@ func (u *side) Close(ctx context.Context, _ http.Header) {
 // IsTask reports whether the call has become a task.
 func (u *side) IsTask() bool { return u.task() != nil }
 
-// RefreshTask stores the state of the task again that has not changed for long, if the call is one.
+// RefreshTask stores the state of the task again if it has not changed for long, and the call is a task.
 func (u *side) RefreshTask(now time.Time) {
 	if work := u.task(); work != nil {
 		work.RefreshTask(now)

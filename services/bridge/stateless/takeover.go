@@ -18,7 +18,7 @@ import (
 	"rejoin/shared/session"
 )
 
-// TakeOver continues a call of another bridge, from where its streams are stored. It tries until ctx ends.
+// TakeOver continues a call of another bridge, from the cursors of its streams. It tries until ctx ends.
 func (s *Calls) TakeOver(ctx context.Context, rec session.Record, meta records.Metadata, up call.Upstream, from map[string]call.Cursor) (*sessions.Session, error) {
 	of := meta.MCP.Call
 	var at *records.CallAt
@@ -40,7 +40,7 @@ func (s *Calls) TakeOver(ctx context.Context, rec session.Record, meta records.M
 		return nil, err
 	}
 	if over {
-		return h, nil // the bridge before has not come to the end of the session
+		return h, nil // the previous bridge did not end the session
 	}
 	if len(from) == 0 && u.IsTask() {
 		h.Go(func() { // the log may be down, and a takeover must end when the service stops
@@ -51,8 +51,8 @@ func (s *Calls) TakeOver(ctx context.Context, rec session.Record, meta records.M
 	return h, nil
 }
 
-// takeOverTask has the call go on as the task that it has become, if it has, and reports whether that
-// is over. It tries until ctx ends.
+// takeOverTask continues the call as a task, if it has become one, and reports whether the task is
+// over. It tries until ctx ends.
 func (s *Calls) takeOverTask(ctx context.Context, h *sessions.Session, u *side) (over bool, err error) {
 	err = retry.Do(ctx, func() error {
 		is, sequence, err := s.taskState(ctx, s.taskSubject(h.Name, h.Life))

@@ -52,9 +52,9 @@ const (
 	TaskCheck = 10 * time.Second
 )
 
-// task is a call whose client has a name for it instead of the response: the states are in the
+// task is a call whose client has a task ID instead of the response: the states are in the
 // session's stream [mcp.TaskStream], where any edge finds the newest. Each is stored before
-// any client receives it. It belongs to who holds the lock of the call.
+// any client receives it. The lock of the call guards it.
 type task struct {
 	session *call.Scope
 	out     *call.Writer
@@ -121,11 +121,11 @@ func (k *task) change(status mcp.Status, message string, change func(*mcp.Stored
 	return k.store()
 }
 
-// working notes that nothing is asked of the client any more.
+// working notes that the client has no open question.
 func (k *task) working() { k.set(mcp.TaskWorking, "", nil) }
 
-// ask has the client asked, and reports whether it can be: what is too large to ask ends the task. ids
-// are those of the MCP server.
+// ask stores questions to the client, and reports whether the task continues: questions that are too large end
+// it. ids are those of the MCP server.
 func (k *task) ask(requests map[string]json.RawMessage, ids map[string]json.RawMessage) bool {
 	k.set(mcp.TaskInputRequired, "", func(is *mcp.StoredTask) { is.Requests, is.Asked = requests, ids })
 	return !k.is.Status.IsTerminal()
@@ -139,16 +139,16 @@ func (k *task) respond(response []byte) {
 		return
 	}
 	var e translate.Failure
-	_ = rpc.Unmarshal(failure, &e) // then there is no more to say
+	_ = rpc.Unmarshal(failure, &e) // else the state has no message
 	k.set(mcp.TaskFailed, e.Message, func(is *mcp.StoredTask) { is.Error = failure })
 }
 
 // cancel ends the task without a response.
 func (k *task) cancel(why string) { k.set(mcp.TaskCancelled, why, nil) }
 
-// refresh stores the state again that has not changed, before the log's floor passes it: by half of
-// the age limit, or when it is in the oldest quarter of its partition, of which the bytes limit
-// takes less at a time.
+// refresh stores an unchanged state again before the log's floor passes it: by half of
+// the age limit, or when the state is in the oldest quarter of its partition. The bytes limit removes
+// less than a quarter at a time.
 func (k *task) refresh(now time.Time) {
 	s := k.session.Host
 	if k.is.Status.IsTerminal() || now.Sub(k.checked) < TaskCheck {
@@ -176,17 +176,17 @@ func TaskTTL(h *host.Host) time.Duration {
 	return h.Config.TaskTTL
 }
 
-// created returns the response to the request that became the task: without what only tasks/get says.
+// created returns the response to the request that became the task: without the members that only tasks/get has.
 func (k *task) created() []byte {
 	is := k.is.Task
 	is.Requests, is.Result, is.Error = nil, nil, nil
 	return translate.Message(map[string]any{"id": nil, "result": is.CreatedResult()})
 }
 
-// taskState is what all calls have that may be tasks.
+// taskState is the state of every call that may be a task.
 type taskState struct {
-	mu     sync.Mutex   // held by who uses the call
-	made   *task        // what the call has become; nil for none
+	mu     sync.Mutex   // guards the call
+	made   *task        // the task that the call has become; nil for none
 	over   bool         // the client has the response, or the task its last state
 	due    *time.Timer  // until the call becomes a task
 	expiry *pause.Timer // until a call that waits for its client is given up
@@ -199,14 +199,14 @@ func (s *taskState) IsTask() bool {
 	return s.made != nil
 }
 
-// RefreshTask stores the state of the task again that has not changed for long.
+// RefreshTask stores the state of the task again if it has not changed for long.
 func (s *taskState) RefreshTask(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.made.refresh(now)
 }
 
-// NoInput is why a task is cancelled whose client does not answer.
+// NoInput is the reason for the cancellation of a task whose client does not answer.
 const NoInput = "the client did not answer in time what it was asked"
 
 // awaitInput cancels the task unless its client answers in time. The caller holds the lock.
@@ -217,7 +217,7 @@ func (s *taskState) awaitInput(cancel func(why string)) {
 	h := s.made.session.Host
 	s.expiry = h.Pauses.AfterFunc(h.Config.InputWait, func() {
 		s.mu.Lock()
-		waits := s.made.is.Status == mcp.TaskInputRequired // else it has answered at this moment
+		waits := s.made.is.Status == mcp.TaskInputRequired // else the client has answered at this moment
 		s.mu.Unlock()
 		if waits {
 			cancel(NoInput)
@@ -240,14 +240,14 @@ func (s *taskState) stop() {
 // taskWork is a call that may be a task. It is safe for concurrent use.
 type taskWork interface {
 	call.Receiver
-	// makeTask makes it one, unless it is over.
+	// makeTask makes the call a task, unless the call is over.
 	makeTask()
-	// IsTask reports whether it is one.
+	// IsTask reports whether the call is a task.
 	IsTask() bool
-	// updateTask takes a client's answers to what it was asked. The error reports why they are not taken.
+	// updateTask takes a client's answers to its questions. The error reports why they are not taken.
 	updateTask(answers translate.Object) error
 	// cancelTask ends the call.
 	cancelTask(why string)
-	// RefreshTask stores the state again that has not changed for long.
+	// RefreshTask stores the state again if it has not changed for long.
 	RefreshTask(now time.Time)
 }

@@ -24,11 +24,11 @@ import (
 )
 
 // translated is a call of a client without sessions at a server that has them. It has a session
-// there to itself, so that what the server asks its client belongs to this call.
+// there to itself, so that the server's questions to its client belong to this call.
 //
 //	serve ──▶ initialize ──▶ the request ──▶ take: the response ──▶ the client
 //	                                           └─ the server asks ──▶ gather ──▶ the client gets
-//	  what is asked as the result of its request; the call is held
+//	  the questions as the result of its request; the call is held
 //	join: the client makes the request again, with answers ──▶ they go to the server, and the
 //	  response to the client's second request
 //
@@ -39,26 +39,26 @@ type translated struct {
 	session *sessions.Session
 	request mcp.Request
 	server  translate.ServerInfo
-	asks    map[string]bool // what the client can be asked
+	asks    map[string]bool // the methods that the client can be asked
 	heard   call.Cursor     // of the standalone stream, where another bridge has begun the call
 	filter  translate.Filter
-	// listener stores what the client listens to; nil for another request, and before that is known.
+	// listener stores the changes that the client listens to; nil for another request, and until they are known.
 	listener *listener
 	rule     taskRule
 	inner    json.RawMessage // the ID of the task that the server has made for the call; nil for none
 
 	taskState
-	answering sync.Mutex // while a task's client answers; it comes before mu
+	answering sync.Mutex // held while a task's client answers; locked before mu
 	sending   bool       // its answers are on their way to the server
 
-	first  *call.Call      // whose request the server has; nil without one
-	target *call.Call      // gets what comes; nil while the call is held
+	first  *call.Call      // the call whose request the server has; nil without one
+	target *call.Call      // the call that gets the messages; nil while the call is held
 	token  json.RawMessage // the progress token of target's request; nil for none
-	turned chan struct{}   // closed when target is another one, or has all
+	turned chan struct{}   // closed when target changes, or has everything
 	ready  []byte          // a response that came while the call was held
-	ended  bool            // the client has cancelled the task, or cannot go on with the call
-	open   []question      // that have no answer
-	keys   string          // begins their keys, if another bridge has given some
+	ended  bool            // the client has cancelled the task, or cannot continue the call
+	open   []question      // without an answer
+	keys   string          // the prefix of their keys, if another bridge has given some
 	rounds []string        // in which the client was asked, the newest last
 	gather *time.Timer     // until the client is asked
 }
@@ -99,7 +99,7 @@ func (t *translated) connect(ctx context.Context) *rpc.Answer {
 	return nil
 }
 
-// serve sees to the call until the client has its response, or is not waited for any more.
+// serve serves the call until the client has its response, or the call no longer waits for the client.
 func (t *translated) serve(ctx context.Context, c *call.Call) {
 	if refused := t.connect(ctx); refused != nil {
 		if why := context.Cause(ctx); why != nil {
@@ -122,7 +122,7 @@ func (t *translated) serve(ctx context.Context, c *call.Call) {
 	}
 }
 
-// hand hands the request over.
+// hand hands the request to the server.
 func (t *translated) hand(ctx context.Context, c *call.Call) {
 	if t.request.LogLevel != "" && t.server.Can("logging", "") {
 		_ = t.ask(ctx, "logging/setLevel", map[string]string{"level": t.request.LogLevel}) // the call does without
@@ -169,7 +169,7 @@ func (t *translated) hand(ctx context.Context, c *call.Call) {
 	t.linger(ctx)
 }
 
-// listenWithin is how long the server's own stream is waited for: some servers send its header with its first
+// listenWithin is how long a call waits for the server's own stream: some servers send its header with its first
 // message.
 const listenWithin = 5 * time.Second
 
@@ -182,8 +182,8 @@ func (t *translated) listen(ctx context.Context) {
 	}
 }
 
-// takes makes a call the one that the server has the request of, and returns its ID there: no other
-// request of the session has the name of the call's stream.
+// takes makes a call the one whose request the server has, and returns the request's ID there: the name of
+// the call's stream, which no other request of the session has.
 func (t *translated) takes(c *call.Call) json.RawMessage {
 	id, _ := json.Marshal(c.Stream) // a text always can be written
 	c.SentAs(id)
@@ -222,7 +222,7 @@ func (t *translated) Held() bool {
 	return t.first != nil && t.target == nil && !t.over
 }
 
-// unknownMethod is what a client gets whose method the server refuses to read: some do that with a
+// unknownMethod returns the client's answer when the server refuses an unknown method: some servers do that with a
 // status alone.
 func unknownMethod(a rpc.Answer) rpc.Answer {
 	if upstream.SaysNothing(a.Status) {
@@ -231,12 +231,12 @@ func unknownMethod(a rpc.Answer) rpc.Answer {
 	return upstream.Failure(http.StatusNotFound, rpc.CodeMethodNotFound, "Method not found")
 }
 
-// noResult is what a client gets whose tool runs as a task of the server's: repeated, the call begins another one.
+// noResult is the client's answer when the server refuses the result of its own task: a repeated call begins another.
 func noResult(rpc.Answer) rpc.Answer {
 	return upstream.OutcomeUnknown("the MCP server has begun the call, and refuses its result")
 }
 
-// linger waits until the client has the response that came while it gathered answers.
+// linger waits until the client has the response that came while the client gathered answers.
 func (t *translated) linger(ctx context.Context) {
 	for {
 		t.mu.Lock()
@@ -260,7 +260,7 @@ func (t *translated) hasResponse() bool {
 	return t.over && !t.ended
 }
 
-// turn wakes who waits for the target to change. The caller holds the lock.
+// turn changes the target, and wakes the callers that wait for that. The caller holds the lock.
 func (t *translated) turn(to *call.Call) {
 	t.target = to
 	close(t.turned)
@@ -278,8 +278,8 @@ func (t *translated) answer(result json.RawMessage, err error) {
 	t.deliver(translate.Message(map[string]any{"id": nil, "result": result}))
 }
 
-// deliver gives the client the response, or keeps it for when it comes back. The caller holds the
-// lock.
+// deliver gives the client the response, or keeps it until the client repeats the request. The caller holds
+// the lock.
 func (t *translated) deliver(response []byte) {
 	if t.made != nil {
 		t.over = true
@@ -296,7 +296,7 @@ func (t *translated) deliver(response []byte) {
 	t.turn(nil)
 }
 
-// final stores the last event of what a client waits for. It reports whether the client receives the
+// final stores the last event of the stream that a client waits for. It reports whether the client receives the
 // response, and not the error of one that is too large.
 func (t *translated) final(c *call.Call, response []byte) (fits bool) {
 	fits = c.Respond(response)
@@ -306,7 +306,7 @@ func (t *translated) final(c *call.Call, response []byte) (fits bool) {
 	return fits
 }
 
-// Take takes what the server sends for the call, or about none.
+// Take takes a message of the server that belongs to the call, or to none.
 func (t *translated) Take(m rpc.Message, it call.Item) error {
 	switch {
 	case m.IsResponse():
@@ -329,9 +329,9 @@ func (t *translated) takeResponse(m rpc.Message) {
 	t.deliver(translate.Message(map[string]any{"id": nil, "error": translate.Error(m.Error)}))
 }
 
-// takeRequest takes a question of the server's to its client. One that is open already has come again: another
+// takeRequest takes a question of the server's to its client. A question that is open already was sent again: another
 // bridge was lost before it wrote down that it had the question, and the client was asked, as the state of the task
-// says.
+// shows.
 func (t *translated) takeRequest(m rpc.Message) {
 	q := question{translate.Question{Method: *m.Method, Params: m.Params}, m.ID, ""}
 	if q.Method == translate.MethodPing {
@@ -355,18 +355,18 @@ func (t *translated) takeRequest(m rpc.Message) {
 	t.gatherSoon()
 }
 
-// asked notes that the log has all that is open, unless the service ends: then that is not known. The caller holds
+// asked notes that the log has all open questions, unless the service ends: then that is unknown. The caller holds
 // the lock.
 func (t *translated) asked() { t.session.Asking.Store(t.session.Host.Life.Err() != nil) }
 
-// gatherSoon has the client asked. The caller holds the lock.
+// gatherSoon has the client asked after [gatherFor]. The caller holds the lock.
 func (t *translated) gatherSoon() {
 	if (t.target != nil || t.made != nil) && t.gather == nil {
 		t.gather = time.AfterFunc(gatherFor, func() { t.session.Go(t.askClient) })
 	}
 }
 
-// askClient gives the client what the server asks, as the result of its request. The call is held
+// askClient gives the client the server's questions as the result of its request. The call is held
 // from then on.
 func (t *translated) askClient() {
 	t.mu.Lock()
@@ -401,7 +401,7 @@ func (t *translated) askClient() {
 	t.asked()
 	t.turn(nil)
 	t.expiry = t.session.Host.Pauses.AfterFunc(t.session.Host.Config.InputWait, func() {
-		if t.Held() { // else its client has come back at this moment
+		if t.Held() { // else its client has repeated the request at this moment
 			t.session.Finish(host.ErrEnded)
 		}
 	})
@@ -435,8 +435,8 @@ func (t *translated) takeAnswers(answers translate.Object) {
 	})
 }
 
-// send sends a response to the server, again when it cannot be reached: the server waits for it, and
-// takes it once. The error reports why it has none.
+// send sends a response to the server, again when the server cannot be reached: it waits for the response, and
+// takes it once. The error reports why the server has none.
 func (t *translated) send(data []byte) error {
 	ctx, cancel := context.WithTimeout(t.session.Ctx, t.session.Host.Config.OpenTimeout)
 	defer cancel()
@@ -473,7 +473,7 @@ func (t *translated) takeNotification(m rpc.Message, it call.Item) error {
 	case c == nil:
 		return nil // a task has a state, and no more
 	case t.request.Method == mcp.MethodListen:
-		return nil // the client is about to be told what it hears
+		return nil // the client first receives the acknowledgement
 	case m.Is("notifications/progress"):
 		it.Data = translate.Progress(m, t.token)
 	case m.Is("notifications/message"):
@@ -502,7 +502,7 @@ func unknownState() rpc.Answer {
 	return upstream.Failure(mcp.ErrState.Status, mcp.ErrState.Code, mcp.ErrState.Message)
 }
 
-// join has a client's repeated request get what comes, and the server what the client answers.
+// join makes a client's repeated request the target of the messages, and gives its answers to the server.
 func (t *translated) join(ctx context.Context, c *call.Call, r mcp.Request) {
 	state, _, _ := r.State()
 	var answers translate.Object
@@ -517,7 +517,7 @@ func (t *translated) join(ctx context.Context, c *call.Call, r mcp.Request) {
 		c.Refuse(unknownState())
 		return
 	}
-	if t.made != nil { // its client has not received that
+	if t.made != nil { // its client has not received the task's ID
 		t.final(c, t.made.created())
 		t.mu.Unlock()
 		return
@@ -535,7 +535,7 @@ func (t *translated) join(ctx context.Context, c *call.Call, r mcp.Request) {
 		response := t.ready
 		t.ready = nil
 		t.deliver(response)
-	case len(t.open) > 0: // what the client left out, or what came meanwhile
+	case len(t.open) > 0: // questions that the client left out, or that came meanwhile
 		t.gatherSoon()
 	default:
 		t.first.ResumeIdleTimer()
@@ -558,12 +558,12 @@ func (t *translated) join(ctx context.Context, c *call.Call, r mcp.Request) {
 	}
 }
 
-// errMadeAgain refuses a repeated request whose client has made it once more: that one gets what comes.
+// errMadeAgain refuses a repeated request whose client has made it once more: the newer request gets the response.
 var errMadeAgain = upstream.Failure(http.StatusConflict, rpc.CodeInvalid, "the client has made the request again")
 
-// asTask returns the client's request as the server takes it: the request itself, or, for a tool of
-// 2025-11-25 whose calls have to be tasks, that for the result of the task, which is made first. It
-// returns nothing when the server has answered the request without a task.
+// asTask returns the request for the server: the client's own, or, for a tool of 2025-11-25 whose calls have
+// to be tasks, the request for the result of the task, which asTask makes first. It returns nothing when the
+// server has answered the request without a task.
 func (t *translated) asTask(ctx context.Context, id string) (data []byte, refused *rpc.Answer) {
 	needs := t.request.Method == mcp.MethodCallTool && t.server.HasTaskTools() && t.needsTask(ctx, t.request.Name, &t.env.support)
 	if !needs {
@@ -587,7 +587,7 @@ func (t *translated) asTask(ctx context.Context, id string) (data []byte, refuse
 	return translate.Message(map[string]any{"id": id, "method": "tasks/result", "params": translate.Object{"taskId": t.inner}}), nil
 }
 
-// listenFor gives the client the changes that it asked for, until it goes.
+// listenFor gives the client the changes that it asked for, until ctx ends.
 func (t *translated) listenFor(ctx context.Context, c *call.Call) {
 	filter, err := translate.ParseFilter(t.request)
 	if err != nil {
@@ -605,7 +605,7 @@ func (t *translated) listenFor(ctx context.Context, c *call.Call) {
 	}
 	l := newListener(ctx, t.env, t.session, c, t.request)
 	filter.URIs, filter.Tasks = subscribed, l.taskIDs()
-	t.mu.Lock() // what comes meanwhile waits
+	t.mu.Lock() // messages that come meanwhile wait
 	err = l.acknowledge(ctx, call.Item{Data: translate.Acknowledged(filter, t.request.ID)}, filter)
 	t.filter, t.listener = filter, l
 	t.mu.Unlock()

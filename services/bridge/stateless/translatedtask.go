@@ -14,7 +14,7 @@ import (
 
 // The task that a translated call may become.
 
-// taskSoon has the call become a task, unless its client has something else by then. The caller
+// taskSoon makes the call a task after [env.taskAfter], unless its client has another answer by then. The caller
 // holds the lock.
 func (t *translated) taskSoon() {
 	if !t.rule.may || t.made != nil || t.target == nil {
@@ -44,7 +44,7 @@ func (t *translated) make() {
 	}
 }
 
-// askTask has the client of a task asked, but not while its answers are sent: updateTask does it then. The caller
+// askTask asks the client of a task, but not while its answers are sent: updateTask asks it then. The caller
 // holds the lock.
 func (t *translated) askTask() {
 	if t.over || t.sending || len(t.open) == 0 {
@@ -54,7 +54,7 @@ func (t *translated) askTask() {
 	for _, q := range t.open {
 		requests[q.key], ids[q.key] = event.MustJSON(q.Whole()), q.id
 	}
-	if t.first != nil { // else it is about to be continued
+	if t.first != nil { // else the call is about to be continued
 		t.first.PauseIdleTimer()
 	}
 	if !t.made.ask(requests, ids) {
@@ -76,7 +76,7 @@ func (t *translated) continueTask(k *task) {
 		_ = rpc.Unmarshal(k.is.Requests[key], &q) // a bridge has written it
 		t.open = append(t.open, question{q, id, key})
 	}
-	t.keys = rand.Text() // the keys of questions that were answered are not known, and a task has each once
+	t.keys = rand.Text() // the keys of answered questions are unknown, and a task has each key once
 }
 
 // updateTask also sends the answers before it returns: until the server has them, the task's state has the questions,
