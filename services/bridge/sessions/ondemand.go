@@ -22,24 +22,24 @@ const CallKept = 5 * time.Minute
 // It is safe for concurrent use.
 type OnDemand struct {
 	at   atomic.Pointer[records.CallAt] // nil until the call has a session at the MCP server
-	left atomic.Bool                    // the client has gone, and no edge has asked since
+	left atomic.Bool                    // the client has disconnected, and no edge has asked since
 
-	asked   rpc.Ask           // that began it, without its data
+	asked   rpc.Ask           // the request that began the call, without its data
 	content string            // see [mcp.Request.Content]
 	client  [sha256.Size]byte // the same for the same call of the same client
-	listens bool              // it is no call, but listens
+	listens bool              // the request is no call, but listens
 
 	mu     sync.Mutex
 	meta   records.Metadata
-	opened bool          // it is in the log, or may be
+	opened bool          // the session is in the log, or may be
 	tried  chan struct{} // closed when the attempts to open it are over; nil before the first
-	failed error         // why it cannot be opened
+	failed error         // why the session cannot be opened
 
-	asking sync.Mutex // never held while waiting for NATS, since a question of an edge must not
-	newest time.Time  // when the client's newest connection began, by its edge's clock; zero if no edge has said
+	asking sync.Mutex // never held while waiting for NATS: a question of an edge must not wait for it
+	newest time.Time  // when the client's newest connection began, by its edge's clock; zero if no edge has reported one
 }
 
-// NewOnDemand returns the session of a call, of the bridge of a name. task says that it may become a task.
+// NewOnDemand returns the session of a call at the bridge of a name. task says that the call may become a task.
 func NewOnDemand(bridge string, c rpc.Ask, r mcp.Request, task bool) *OnDemand {
 	content := r.Content()
 	d := &OnDemand{
@@ -53,7 +53,7 @@ func NewOnDemand(bridge string, c rpc.Ask, r mcp.Request, task bool) *OnDemand {
 }
 
 // TakenOver returns the session of an owner's call that another bridge has opened, with its metadata. at
-// is where the call is at an MCP server that has sessions, else nil.
+// identifies the call at an MCP server that has sessions; else it is nil.
 func TakenOver(owner string, meta records.Metadata, at *records.CallAt) *OnDemand {
 	d := &OnDemand{asked: rpc.Ask{Owner: owner}, content: meta.MCP.Call.Content, meta: meta}
 	d.at.Store(at)
@@ -64,7 +64,7 @@ func TakenOver(owner string, meta records.Metadata, at *records.CallAt) *OnDeman
 // Asked returns the call, without its data.
 func (d *OnDemand) Asked() rpc.Ask { return d.asked }
 
-// HasLeft reports whether the client has gone, and no edge has asked since.
+// HasLeft reports whether the client has disconnected, and no edge has asked since.
 func (d *OnDemand) HasLeft() bool { return d.left.Load() }
 
 // IsRepeatedBy reports whether a request is the one of the call, made once more by the same client.
@@ -79,16 +79,16 @@ func (d *OnDemand) isOpened() bool {
 	return d.opened
 }
 
-// hasNewer reports whether an edge has asked about the call for a newer connection than one that began at since,
-// of which the end says nothing then: an edge may notice late that a connection is dead. With edges whose clocks
-// differ a newer connection may count as an older one. When that ends, the call does after [OrphanedAfter].
+// hasNewer reports whether an edge has asked about the call for a newer connection than one that began at since.
+// The end of the older one then says nothing: an edge may notice late that a connection is dead. If the clocks of
+// edges differ, a newer connection may count as an older one. When it ends, the call ends after [OrphanedAfter].
 func (d *OnDemand) hasNewer(since time.Time) bool {
 	d.asking.Lock()
 	defer d.asking.Unlock()
 	return !since.IsZero() && since.Before(d.newest)
 }
 
-// Connected notes what the next bridge has to know to go on.
+// Connected notes the data that the next bridge needs to continue the call.
 func (d *OnDemand) Connected(id, version string, r mcp.Request, server json.RawMessage, asks map[string]bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

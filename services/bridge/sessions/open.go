@@ -17,10 +17,10 @@ import (
 	"rejoin/shared/session"
 )
 
-// AnswerOrOpen is called before an event of a call is stored. It answers the client itself where that is
-// all that there will be, and reports so; otherwise it sees to it that the session is in the log,
-// and tells the client to look there. Where there are too many sessions, what is not the response is
-// left out. Errors are [call.ErrClosed], and [upstream.ErrTooLarge] for what NATS does not carry.
+// AnswerOrOpen is called before an event of a call is stored. If the event is the only one, it is the client's
+// answer, and told is true. Otherwise AnswerOrOpen makes sure that the session is in the log,
+// and refers the client to it. If there are too many sessions, all messages but the response are
+// left out. Errors are [call.ErrClosed], and [upstream.ErrTooLarge] for an event that NATS does not carry.
 func (h *Session) AnswerOrOpen(c *call.Call, it call.Item) (told bool, err error) {
 	d := h.Demand
 	if d == nil {
@@ -49,8 +49,8 @@ func (h *Session) AnswerOrOpen(c *call.Call, it call.Item) (told bool, err error
 	return false, nil
 }
 
-// OpenForTask sees to it that the session is in the log, and is kept there for as long as its task
-// once that is over.
+// OpenForTask makes sure that the session is in the log, and is kept there for as long as its task
+// once the task is over.
 func (h *Session) OpenForTask() error {
 	d, s := h.Demand, h.Host
 	d.mu.Lock()
@@ -70,11 +70,11 @@ func (h *Session) OpenForTask() error {
 }
 
 // openWithin bounds the attempts to open a call's session in the log: an edge waits for 28 s until a bridge has taken
-// the request. Meanwhile the response may come, which needs no log.
+// the request. The response may come meanwhile, and needs no log.
 const openWithin = 20 * time.Second
 
-// openOnce opens the session in the log, or waits for attempts that were begun before: they are not repeated. The
-// caller holds the lock, which is given up meanwhile.
+// openOnce opens the session in the log, or waits for earlier attempts, which it does not repeat. The
+// caller holds the lock, which openOnce releases meanwhile.
 func (h *Session) openOnce(d *OnDemand) {
 	switch {
 	case d.tried != nil:
@@ -88,8 +88,8 @@ func (h *Session) openOnce(d *OnDemand) {
 	}
 }
 
-// open opens the session in the log, and begins to answer for it. The caller holds the lock, which it gives up for
-// the attempts.
+// open opens the session in the log, and begins to answer for it. The caller holds the lock, which open releases
+// for the attempts.
 func (h *Session) open(d *OnDemand) error {
 	s := h.Host
 	data, err := json.Marshal(d.meta)
@@ -104,7 +104,7 @@ func (h *Session) open(d *OnDemand) error {
 		return errors.Join(errLimit, err)
 	}
 	defer leave()
-	d.opened = true // also when the answer does not come
+	d.opened = true // also if the log does not answer
 	d.mu.Unlock()
 	defer d.mu.Lock()
 	ctx, cancel := context.WithTimeout(h.Ctx, openWithin)
@@ -118,7 +118,7 @@ func (h *Session) open(d *OnDemand) error {
 	return h.Hold(ctx)
 }
 
-// settle waits for the attempts to open the session, if there are any. They end with it.
+// settle waits for the attempts to open the session, if there are any. They end with the session.
 func (d *OnDemand) settle() {
 	d.mu.Lock()
 	tried := d.tried
@@ -128,10 +128,10 @@ func (d *OnDemand) settle() {
 	}
 }
 
-// errLimit is joined to why a session may not be opened.
+// errLimit is joined to the reason why a session may not be opened.
 var errLimit = errors.New("too many sessions")
 
-// notOpened is what a client is answered whose session is not in the log.
+// notOpened returns the answer to a client whose session is not in the log.
 func (d *OnDemand) notOpened() rpc.Answer {
 	if !errors.Is(d.failed, errLimit) {
 		return upstream.OutcomeUnknown(begun + "its response cannot be stored now")
@@ -141,7 +141,7 @@ func (d *OnDemand) notOpened() rpc.Answer {
 	return a
 }
 
-// begun begins to say why a request has no response that may have reached the MCP server.
+// begun begins the error of a request that may have reached the MCP server and has no response.
 const begun = "the MCP server may have begun the request, and "
 
 // NewRecord returns the record of the session that a call opens.

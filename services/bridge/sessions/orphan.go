@@ -11,8 +11,8 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// orphans are the sessions of calls whose clients have gone, and may come back: a client that makes its call again
-// instead ends the first one. It is safe for concurrent use.
+// orphans are the sessions of calls whose clients have disconnected, and may resume: a client that makes its call
+// again instead ends the first one. It is safe for concurrent use.
 type orphans struct {
 	mu  sync.Mutex
 	all map[[sha256.Size]byte][]*Session // by [OnDemand.client]
@@ -54,7 +54,7 @@ func (o *orphans) made(key [sha256.Size]byte) {
 	}
 }
 
-// Cancel ends a call that no client waits for: after --cancel-grace, where the client may come back.
+// Cancel ends a call that no client waits for: after --cancel-grace, where the client may resume it.
 func (h *Session) Cancel(c rpc.Ask) rpc.Answer {
 	if h.OneCall && h.Call(c.Stream) != nil && !h.IsTask() && !h.Demand.hasNewer(c.Since) {
 		if c.Resumable {
@@ -67,8 +67,8 @@ func (h *Session) Cancel(c rpc.Ask) rpc.Answer {
 	return rpc.Answer{Status: http.StatusAccepted}
 }
 
-// WasAsked notes that an edge has asked about the call, for a connection that began at since; zero if it has
-// not said.
+// WasAsked notes that an edge has asked about the call, for a connection that began at since; zero if the
+// edge did not report that.
 func (h *Session) WasAsked(since time.Time) {
 	d := h.Demand
 	d.left.Store(false)
@@ -80,7 +80,7 @@ func (h *Session) WasAsked(since time.Time) {
 	}
 }
 
-// leave notes that the client has gone, and may come back.
+// leave notes that the client has disconnected, and may resume.
 func (h *Session) leave() {
 	if !h.Demand.left.Swap(true) {
 		h.looks.Store(0)
@@ -90,12 +90,12 @@ func (h *Session) leave() {
 // LookEvery is the time between two looks of the bridge at its sessions.
 const LookEvery = time.Second
 
-// OrphanedAfter is how long no edge may ask about a call before it is cancelled: the edge has gone,
+// OrphanedAfter is how long no edge may ask about a call before the call is cancelled: the edge is down,
 // and the client's connection with it. Edges ask every 10 s.
 const OrphanedAfter = 35 * time.Second
 
-// CountLook notes a look at the session. heard says that edges could be heard since the last one; else what they
-// have sent may still come, and the time without it begins again.
+// CountLook notes a look at the session. heard says that edges could be heard since the last one; else their
+// questions may still come, and the time without questions begins again.
 func (h *Session) CountLook(heard bool) {
 	if heard {
 		h.looks.Add(1)
@@ -108,7 +108,7 @@ func (h *Session) CountLook(heard bool) {
 func (h *Session) unasked() time.Duration { return time.Duration(h.looks.Load()) * LookEvery }
 
 // IsOrphaned reports whether no client waits for the session's call any more: edges have asked nothing for
-// [OrphanedAfter], or for --cancel-grace since the client has gone.
+// [OrphanedAfter], or for --cancel-grace since the client disconnected.
 func (h *Session) IsOrphaned() bool {
 	d := h.Demand
 	if d == nil || !d.isOpened() || h.needsNoClient() {
@@ -125,9 +125,9 @@ func (h *Session) IsOrphaned() bool {
 type mayBeTask interface {
 	// Held reports whether the call waits for its client's answers, for --input-wait.
 	Held() bool
-	// IsTask reports whether it has become a task.
+	// IsTask reports whether the call has become a task.
 	IsTask() bool
-	// RefreshTask stores the state of the task again that has not changed for long, if it is one.
+	// RefreshTask stores the state of the task again if it has not changed for long, and the call is a task.
 	RefreshTask(now time.Time)
 }
 
@@ -144,7 +144,7 @@ func (h *Session) needsNoClient() bool {
 	return !ok || u.Held() || u.IsTask()
 }
 
-// RefreshTask stores the state of the session's task again that has not changed for long, if it has one.
+// RefreshTask stores the state of the session's task again, if it has one, and the state has not changed for long.
 func (h *Session) RefreshTask(now time.Time) {
 	if u, ok := h.Upstream.(mayBeTask); ok {
 		u.RefreshTask(now)

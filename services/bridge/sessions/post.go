@@ -12,7 +12,7 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// Post hands over what a client posted.
+// Post hands the messages that a client posted to the MCP server.
 func (h *Session) Post(c rpc.Ask) rpc.Answer {
 	all, batch, err := rpc.Messages(c.Data)
 	if err != nil || batch && len(all) == 0 {
@@ -119,7 +119,7 @@ func (h *Session) Request(c rpc.Ask, ids []json.RawMessage) rpc.Answer {
 // edge waits.
 const unloggedFor = 25 * time.Second
 
-// unavailable returns why the session runs nothing any more: it has ended, or it continues at the next
+// unavailable returns the reason why the session runs no more work: it has ended, or continues at the next
 // bridge.
 func (h *Session) unavailable() rpc.Answer {
 	if h.HasEnded() {
@@ -128,15 +128,15 @@ func (h *Session) unavailable() rpc.Answer {
 	return upstream.NotTaken(upstream.ErrStopping)
 }
 
-// NoMemory is what a client is answered whose share of the memory is taken.
+// NoMemory is the error for a client whose share of the memory is taken.
 const NoMemory = "the bridge holds too much for clients, or too much for this one"
 
-// notifyWithin is how long a client waits for the upstream to take what is no request.
-// It keeps the order of what a client sends one after the other.
+// notifyWithin is how long a client waits for the upstream to take messages that are no requests.
+// It keeps the order of messages that a client sends one after the other.
 const notifyWithin = 5 * time.Second
 
 // takeMemory takes memory for messages. Answers may take some besides the client's share: a
-// call of the client's may wait for them, and hold what it has until then.
+// call of the client's may wait for them, and hold its memory until then.
 func (h *Session) takeMemory(n int64, answers bool) (give func(), ok bool) {
 	s := h.Host
 	if s.Memory.Take(h.Share, n) {
@@ -156,8 +156,8 @@ func (h *Session) takeMemory(n int64, answers bool) (give func(), ok bool) {
 	}, true
 }
 
-// notify hands over messages that are no requests. answers says that nothing but answers and cancellations
-// is among them.
+// notify hands over messages that are no requests. answers says that all of them are answers or
+// cancellations.
 func (h *Session) notify(c rpc.Ask, initialized, answers bool) rpc.Answer {
 	give, ok := h.takeMemory(int64(len(c.Data)), answers)
 	if !ok {
@@ -188,7 +188,7 @@ func (h *Session) notify(c rpc.Ask, initialized, answers bool) rpc.Answer {
 	}
 }
 
-// EndNow ends the session because its client wants that, and waits for its end in the log.
+// EndNow ends the session at its client's request, and waits for its end in the log.
 func (h *Session) EndNow(c rpc.Ask) rpc.Answer {
 	h.Remember(c.Header)
 	h.Finish(host.ErrEnded)
@@ -202,7 +202,7 @@ func (h *Session) EndNow(c rpc.Ask) rpc.Answer {
 	}
 }
 
-// Check sees to it that a stream gets its response, or an error.
+// Check makes sure that a stream gets its response, or an error.
 func (h *Session) Check(c rpc.Ask) rpc.Answer {
 	accepted := rpc.Answer{Status: http.StatusAccepted}
 	ids, _ := rpc.RequestIDs(c.Stream)
@@ -221,7 +221,7 @@ func (h *Session) Check(c rpc.Ask) rpc.Answer {
 		return accepted
 	}
 	// The bridge may have taken the request meanwhile.
-	lost.ExpectNoAnswer() // its client waits for what is in the log
+	lost.ExpectNoAnswer() // its client waits for an event in the log
 	if !h.addCall(lost) {
 		return accepted
 	}

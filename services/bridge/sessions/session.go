@@ -1,5 +1,5 @@
-// Package sessions has the sessions of clients: what edges ask of one, when it is opened in the log, and how
-// it ends.
+// Package sessions has the sessions of clients: the requests of edges for one, its opening in the log, and its
+// end.
 package sessions
 
 import (
@@ -32,25 +32,25 @@ type Session struct {
 	*call.Scope
 	table    *Table
 	Tasks    *owners.Guard // of the MCP server's own
-	Share    string        // whose share it is of; see [host.ClientOf]
+	Share    string        // the client whose share the session is of; see [host.ClientOf]
 	Upstream call.Upstream
 	ended    chan struct{} // closed when the session has ended in the log
 	// Demand opens the session in the log; nil for one that a client has opened.
 	Demand  *OnDemand
-	looking atomic.Bool // the patrol is, and may wait for its call
-	used    atomic.Bool // its client has sent more than that it is ready
-	// looks are those of the patrol since the session began, an edge asked about its call, or the client has gone;
-	// see [Session.CountLook].
+	looking atomic.Bool // the patrol looks at the session, and may wait for its call
+	used    atomic.Bool // its client has sent more than notifications/initialized
+	// looks counts the looks of the patrol since the session began, an edge asked about its call, or the client
+	// disconnected; see [Session.CountLook].
 	looks atomic.Int64
 
 	mu         sync.Mutex
 	sub        *nats.Subscription
-	released   bool // it has ended, and the bridge does not answer for it any more
+	released   bool // the session has ended, and the bridge does not answer for it any more
 	calls      map[string]*call.Call
-	arriving   map[string]int // by stream, how much is about to be posted
+	arriving   map[string]int // by stream, how many bodies are about to be posted
 	standalone *call.Call     // nil until Listen
 	client     http.Header    // of the newest call
-	held       *quota.Part    // what client takes of the memory
+	held       *quota.Part    // the memory that client takes
 }
 
 // NoteTasks notes the tasks of the MCP server's own that a response names, and returns the response
@@ -70,9 +70,9 @@ func (h *Session) Has(rec session.Record) bool {
 // perRequest are header fields that belong to one request of the client's.
 var perRequest = []string{"Traceparent", "Tracestate", "Baggage", "Mcp-Method", "Mcp-Name"}
 
-// Remember keeps what the MCP server gets of the client's header, for what the bridge asks of itself. It takes of the
-// client's memory until the session ends: a client may have many sessions. Without room it returns false, and what was
-// kept before stays.
+// Remember keeps the fields of the client's header that the MCP server gets, for the bridge's own requests. They take
+// of the client's memory until the session ends: a client may have many sessions. Without room it returns false, and
+// the previous fields stay.
 func (h *Session) Remember(client http.Header) bool {
 	kept, n := http.Header{}, 0
 	for _, name := range append([]string{upstream.HeaderVersion}, h.Host.Config.ForwardHeader...) {
@@ -108,7 +108,7 @@ func (h *Session) Finish(cause error) {
 	h.Host.Go(func() {
 		h.Wait() // calls that the upstream has lost end with an error
 		if errors.Is(cause, host.ErrEnded) {
-			// Some servers answer when their tools have ended; that is not waited for.
+			// Some servers answer when their tools have ended; the bridge does not wait for that.
 			h.Host.Go(func() { h.Upstream.Close(h.Host.Life, h.header()) })
 		}
 		if h.Demand != nil {
@@ -123,7 +123,7 @@ func (h *Session) Finish(cause error) {
 	})
 }
 
-// cancelled notes what requests the client has cancelled.
+// cancelled notes the requests that the client has cancelled.
 func (h *Session) cancelled(keys []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -134,8 +134,8 @@ func (h *Session) cancelled(keys []string) {
 	}
 }
 
-// Look runs what may wait for the session's call, if it has one call: unless that runs already, and
-// without waiting for it.
+// Look runs do. In a session of one call do may wait for the call: Look then does not wait for do, and runs
+// it only once at a time.
 func (h *Session) Look(do func()) {
 	if !h.OneCall {
 		do()
@@ -147,7 +147,7 @@ func (h *Session) Look(do func()) {
 	}
 }
 
-// forget ends what Request began. A call that another bridge will continue stays, to be
+// forget removes a call that Request began. A call that another bridge will continue stays, to be
 // written down.
 func (h *Session) forget(c *call.Call, leave func()) {
 	leave()
@@ -159,8 +159,8 @@ func (h *Session) forget(c *call.Call, leave func()) {
 	}
 }
 
-// Arrives notes that something is about to be posted whose responses go to a stream, until arrived is called: a
-// question about the stream that has come after it may overtake it.
+// Arrives notes, until arrived is called, that a body is about to be posted whose responses go to a stream: a
+// later question about the stream may overtake it.
 func (h *Session) Arrives(stream string) (arrived func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -174,15 +174,15 @@ func (h *Session) Arrives(stream string) (arrived func()) {
 	}
 }
 
-// isArriving reports whether something is about to be posted for a stream.
+// isArriving reports whether a body is about to be posted for a stream.
 func (h *Session) isArriving(stream string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.arriving[stream] > 0
 }
 
-// maxRepeated is how many requests of the session of one call are open at once. Of those that repeat the call a newer
-// one ends the one before, but while the log is unavailable; they take no place of --max-calls.
+// maxRepeated is how many requests of the session of one call are open at once. A newer request that repeats the call
+// ends the previous one, except while the log is unavailable; they take no place of --max-calls.
 const maxRepeated = 8
 
 // addCall makes a call the one of its stream, unless that has one, or the session's one call has too many requests.
@@ -211,8 +211,8 @@ func (h *Session) Call(stream string) *call.Call {
 	return h.calls[stream]
 }
 
-// Listen begins to listen to the upstream's standalone stream, once: from where another bridge has stored it, or nil
-// where none has listened. The channel is closed when the upstream has answered, or will not.
+// Listen begins to listen to the upstream's standalone stream, once. from is the cursor of another bridge, or nil if
+// none has listened. The channel is closed when the upstream has answered, or will not.
 func (h *Session) Listen(from *call.Cursor) <-chan struct{} {
 	h.mu.Lock()
 	was := h.standalone != nil
@@ -254,7 +254,7 @@ func (h *Session) leaveNATS(how func(*nats.Subscription) error) {
 	}
 }
 
-// streams returns what is open of the session: calls, and the standalone stream.
+// streams returns the open streams of the session: those of calls, and the standalone stream.
 func (h *Session) streams() []*call.Call {
 	ending := h.HasEnded()
 	h.mu.Lock()

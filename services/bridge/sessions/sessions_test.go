@@ -67,8 +67,8 @@ func (aCall) Held() bool            { return false }
 func (aCall) IsTask() bool          { return false }
 func (aCall) RefreshTask(time.Time) {}
 
-// A call that no edge asks about for long has no client: its edge was killed. One whose client has gone ends earlier.
-// While edges cannot be heard neither ends: they may have asked.
+// A call that no edge asks about for long has no client: its edge was killed. One whose client has disconnected ends
+// earlier. While edges cannot be heard neither ends: they may have asked.
 func TestIsOrphaned(t *testing.T) {
 	for name, limit := range map[string]time.Duration{"edge was killed": OrphanedAfter, "client has gone": 15 * time.Second} {
 		t.Run(name, func(t *testing.T) {

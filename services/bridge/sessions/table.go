@@ -23,7 +23,7 @@ import (
 // Table has the sessions that the bridge answers for. It is safe for concurrent use.
 type Table struct {
 	host    *host.Host
-	inbox   chan *nats.Msg // gets what edges ask
+	inbox   chan *nats.Msg // gets the requests of edges
 	Owners  *owners.Notes  // of the tasks that the MCP server makes itself
 	closing chan struct{}  // one token for a session that is being ended in the log
 	orphans orphans
@@ -32,7 +32,7 @@ type Table struct {
 	sessions map[string]*Session
 }
 
-// NewTable returns an empty table. inbox gets what edges ask about its sessions.
+// NewTable returns an empty table. inbox gets the requests of edges for its sessions.
 func NewTable(h *host.Host, inbox chan *nats.Msg) *Table {
 	return &Table{host: h, inbox: inbox, closing: make(chan struct{}, ClosesAtOnce), orphans: orphans{all: map[[sha256.Size]byte][]*Session{}}, sessions: map[string]*Session{}}
 }
@@ -45,7 +45,7 @@ func (t *Table) Hold(h *Session) error {
 	t.mu.Unlock()
 	h.mu.Lock()
 	var err error
-	if h.sub == nil { // else the call or its question has begun to
+	if h.sub == nil { // else the call or its question has subscribed
 		h.sub, err = t.host.Backend.Conn.ChanQueueSubscribe(rpc.Subject(h.Name), rpc.Queue, t.inbox)
 	}
 	released := h.released
@@ -56,7 +56,7 @@ func (t *Table) Hold(h *Session) error {
 	return err
 }
 
-// release ends what Hold began, or is about to.
+// release undoes Hold, also one that is about to begin.
 func (t *Table) release(h *Session) {
 	h.mu.Lock()
 	h.released = true
@@ -87,7 +87,7 @@ func (t *Table) All() []*Session {
 }
 
 // EndUnused ends the sessions that their clients do not use. The session of a single call is in use
-// while that runs.
+// while the call runs.
 func (t *Table) EndUnused() {
 	for _, h := range t.All() {
 		if !h.used.Load() && !h.OneCall && h.unasked() > t.host.Times.Unused {
@@ -113,7 +113,7 @@ func (t *Table) Turn(ctx context.Context) (done func(), err error) {
 
 // close ends a session in the log, however long that takes.
 func (t *Table) close(h *Session) {
-	_ = retry.Do(t.host.Life, func() error { // what the service does not, the next bridge does
+	_ = retry.Do(t.host.Life, func() error { // the next bridge ends the session if the service stops first
 		done, err := t.Turn(t.host.Life)
 		if err != nil {
 			return err
@@ -132,7 +132,7 @@ func (t *Table) close(h *Session) {
 }
 
 // closeOnce is one attempt to end a session in the log, also where somebody else has begun
-// to. A session of the same name that was opened since is another one.
+// to. A session of the same name that was opened since is a different one.
 func (t *Table) closeOnce(ctx context.Context, h *Session) error {
 	rec, err := t.host.Backend.Sessions.Get(ctx, h.Name)
 	if err == nil && rec.Life == h.Life {
@@ -146,7 +146,7 @@ func (t *Table) closeOnce(ctx context.Context, h *Session) error {
 }
 
 // CloseAll ends the sessions whose processes have ended with the service: no other
-// bridge can go on with them. One deadline for all bounds the stop.
+// bridge can continue them. One deadline for all bounds the stop.
 func (t *Table) CloseAll() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.host.Life), t.host.Config.CloseTimeout())
 	defer cancel()
@@ -185,14 +185,14 @@ func (t *Table) closeExited(ctx context.Context, h *Session) error {
 	return t.closeOnce(ctx, h)
 }
 
-// Drain has the sessions hear no more of edges than what NATS has sent already, which comes before the next flush ends.
+// Drain ends the sessions' subscriptions. Messages that NATS has sent already arrive before the next flush ends.
 func (t *Table) Drain() {
 	for _, h := range t.All() {
 		h.leaveNATS((*nats.Subscription).Drain)
 	}
 }
 
-// New returns a session of a client's share, which principal owns in the log; an empty one
+// New returns a session of a client's share, which principal owns in the log; principal is empty
 // without access control.
 func (t *Table) New(name, life, share, principal string) *Session {
 	h := &Session{table: t, Share: share, calls: map[string]*call.Call{}, arriving: map[string]int{}, held: t.host.Memory.Part(share), ended: make(chan struct{})}
@@ -208,7 +208,7 @@ func (t *Table) NewForCall(name, life, share, principal string, d *OnDemand) *Se
 	return h
 }
 
-// Open returns what is open of all sessions.
+// Open returns the open streams of all sessions.
 func (t *Table) Open() (all []records.OpenCall) {
 	for _, h := range t.All() {
 		var at *records.CallAt

@@ -120,7 +120,7 @@ func TestTask_AnswerBeforeTheQuestion(t *testing.T) {
 	}
 }
 
-// unknownOutcome is an MCP server whose client receives that the outcome of its request is unknown once the server has it.
+// unknownOutcome is an MCP server whose client receives an unknown outcome once the server has its request.
 type unknownOutcome struct {
 	call.Upstream
 	requests int
