@@ -11,9 +11,9 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// Client is what a client of an earlier revision said in initialize.
+// Client has the parameters of initialize of a client of an earlier revision.
 type Client struct {
-	Version      string          `json:"version"` // that it gets
+	Version      string          `json:"version"` // that the client gets
 	Info         json.RawMessage `json:"info,omitempty"`
 	Capabilities json.RawMessage `json:"capabilities"`
 }
@@ -40,7 +40,7 @@ func isObject(value json.RawMessage) bool {
 	return ok
 }
 
-// Askable reports whether the client declared anything that a server may ask.
+// Askable reports whether the client declared a capability for any request of a server.
 func (c Client) Askable() bool {
 	var declared Object
 	_ = rpc.Unmarshal(c.Capabilities, &declared) // it is an object
@@ -52,7 +52,7 @@ func (c Client) Askable() bool {
 	return false
 }
 
-// meta is what every request of the client says of itself.
+// meta returns the _meta of each request of the client.
 func (c Client) meta(level string) Object {
 	meta := Object{mcp.MetaVersion: event.MustJSON(mcp.Stateless), mcp.MetaCapabilities: c.Capabilities}
 	if c.Info != nil {
@@ -64,7 +64,7 @@ func (c Client) meta(level string) Object {
 	return meta
 }
 
-// Later returns a request as a server without sessions takes it. more are parameters to add.
+// Later returns a request in the form for a server without sessions. more are parameters to add.
 func (c Client) Later(m rpc.Message, level string, more Object) []byte {
 	params, ok := read(m.Params)
 	if !ok {
@@ -81,7 +81,7 @@ func (c Client) Later(m rpc.Message, level string, more Object) []byte {
 	return Message(map[string]any{"id": m.ID, "method": *m.Method, "params": params})
 }
 
-// Discovered is what a server without sessions said in response to server/discover.
+// Discovered is the result of server/discover of a server without sessions.
 type Discovered struct {
 	Versions     []string        `json:"supportedVersions"`
 	Capabilities Object          `json:"capabilities"`
@@ -112,13 +112,13 @@ func (d Discovered) Initialized(id json.RawMessage, c Client) []byte {
 	return Message(map[string]any{"id": id, "result": result})
 }
 
-// Required is what a result asks of a client before the request can be answered.
+// Required is the input that a result asks of a client before the request can be answered.
 type Required struct {
 	Questions map[string]Question
 	State     json.RawMessage // nil for none
 }
 
-// ParseRequired reads a result that asks; false for one that is complete.
+// ParseRequired reads a result that asks; asks is false for a complete one.
 func ParseRequired(result json.RawMessage) (r Required, asks bool, err error) {
 	var m struct {
 		Type      string              `json:"resultType"`
@@ -153,7 +153,7 @@ func (r Required) Again(answers Object) Object {
 	return more
 }
 
-// Earlier returns a complete result as a client of an earlier revision has it.
+// Earlier returns a complete result in the form for a client of an earlier revision.
 func Earlier(method string, result json.RawMessage) json.RawMessage {
 	r, ok := read(result)
 	if !ok {
@@ -165,7 +165,7 @@ func Earlier(method string, result json.RawMessage) json.RawMessage {
 		delete(r, "cacheScope")
 	}
 	if content := r["structuredContent"]; content != nil && !isObject(content) {
-		delete(r, "structuredContent") // it was an object; the text says the same
+		delete(r, "structuredContent") // earlier revisions have objects only; the text has the same
 	}
 	return event.MustJSON(r)
 }
@@ -193,16 +193,16 @@ func (c Client) Listen(id string, f Filter) []byte {
 	})
 }
 
-// All returns what a client of an earlier revision hears without asking.
+// All returns the filter of the notifications that a client of an earlier revision gets without asking.
 func (d Discovered) All() Filter {
 	return Filter{Tools: true, Prompts: true, Resources: true}.Of(ServerInfo{Capabilities: d.Capabilities})
 }
 
-// Empty reports whether nothing is listened to.
+// Empty reports whether the filter selects no changes.
 func (f Filter) Empty() bool { return !f.Tools && !f.Prompts && !f.Resources && len(f.URIs) == 0 }
 
-// Changes returns a notification for everything that is listened to: what changed while no client
-// listened is not known.
+// Changes returns a notification for each change that the filter selects: the changes while no client
+// listened are unknown.
 func (f Filter) Changes() (all [][]byte) {
 	for _, n := range []struct {
 		on     bool
@@ -218,8 +218,8 @@ func (f Filter) Changes() (all [][]byte) {
 	return all
 }
 
-// Headers returns which arguments of a tool its calls repeat in header fields: by the field's name
-// after Mcp-Param-, the path to the argument. They are in the tool's schema.
+// Headers returns the arguments of a tool that its calls repeat in header fields: by the field's name
+// after Mcp-Param-, the path to the argument. The tool's schema names them.
 func Headers(schema json.RawMessage) map[string][]string {
 	all := map[string][]string{}
 	addHeaders(all, schema, nil)

@@ -1,6 +1,6 @@
 // Package translate turns messages of MCP's revision 2026-07-28, which has no sessions, into those
-// of the revisions before, and back. It knows messages alone: who sends them, and when, is the
-// bridge's.
+// of the revisions before, and back. It knows messages alone: the bridge decides when they are
+// sent, and by whom.
 package translate
 
 import (
@@ -19,7 +19,7 @@ import (
 // Object is a JSON object whose members are left as they are.
 type Object = map[string]json.RawMessage
 
-// ErrResult is returned for what a server may not answer.
+// ErrResult is returned for an answer that a server may not give.
 var ErrResult = errors.New("the MCP server's answer is not what its revision has")
 
 // read reads an object; null is none.
@@ -35,7 +35,7 @@ func some(value json.RawMessage) json.RawMessage {
 	return value
 }
 
-// readSome reads an object that may be missing, which is an empty one then.
+// readSome reads an object that may be missing: a missing one is empty.
 func readSome(value json.RawMessage) (o Object, ok bool) {
 	if some(value) == nil {
 		return Object{}, true
@@ -43,10 +43,10 @@ func readSome(value json.RawMessage) (o Object, ok bool) {
 	return read(value)
 }
 
-// ServerInfo is what a server said in response to initialize.
+// ServerInfo is a server's result of initialize.
 type ServerInfo struct {
 	Version      string
-	Info         json.RawMessage // nil when it said nothing
+	Info         json.RawMessage // nil when the server gave none
 	Capabilities Object
 	Instructions json.RawMessage // likewise
 }
@@ -65,11 +65,11 @@ func ParseServer(result json.RawMessage) (s ServerInfo, err error) {
 	return ServerInfo{r.ProtocolVersion, some(r.ServerInfo), r.Capabilities, some(r.Instructions)}, nil
 }
 
-// maxInfo bounds what is kept of a server's information with each call.
+// maxInfo bounds a server's information that is kept with each call.
 const maxInfo = 1 << 10
 
-// BriefInfo returns what a server says it is, and only its name and version if that is long: the
-// icons may be in it.
+// BriefInfo returns a server's information, and only its name and version if it is long: it may
+// have icons.
 func BriefInfo(info json.RawMessage) json.RawMessage {
 	if len(info) <= maxInfo {
 		return info
@@ -98,11 +98,11 @@ func (s ServerInfo) Can(capability, member string) bool {
 	return rpc.Unmarshal(value, &members) == nil && string(members[member]) == "true"
 }
 
-// clientInfo is sent for a client that does not say who it is.
+// clientInfo is sent for a client that gives none.
 var clientInfo = map[string]string{"name": "rejoin", "version": "1"}
 
-// Initialize returns the request that begins a session for a client's request: with what that
-// client is capable of, and no extensions, which the revision does not have.
+// Initialize returns the request that begins a session for a client's request: with the client's
+// capabilities, and no extensions, which the revision does not have.
 func Initialize(r mcp.Request, id string) []byte {
 	capabilities := Object{}
 	if rpc.Unmarshal(r.Capabilities, &capabilities) == nil {
@@ -124,7 +124,7 @@ func Message(members map[string]any) []byte {
 	return event.MustJSON(members)
 }
 
-// Request returns a client's request as a server of an earlier revision takes it, with another ID
+// Request returns a client's request in the form of an earlier revision, with another ID
 // and progress token. more are parameters to add.
 func Request(r mcp.Request, id string, more Object) []byte {
 	params, meta := maps.Clone(r.Params), Object{}
@@ -161,8 +161,8 @@ var Cacheable = map[string]bool{
 	mcp.MethodDiscover: true, "tools/list": true, "prompts/list": true, "resources/list": true, "resources/templates/list": true, mcp.MethodRead: true,
 }
 
-// Result returns a result of a server of an earlier revision as a client has it: complete, with the
-// server's name, and, since the server said nothing of it, not to be kept.
+// Result returns a result of a server of an earlier revision in the client's form: complete, with the
+// server's name, and not to be kept, since the server gave no time for it.
 func (s ServerInfo) Result(method string, result json.RawMessage) (json.RawMessage, error) {
 	r, ok := read(result)
 	if !ok {
@@ -192,7 +192,7 @@ func (s ServerInfo) Result(method string, result json.RawMessage) (json.RawMessa
 // maxToolPages bounds how many pages of tools are read.
 const maxToolPages = 100
 
-// EachTool hands over the tools of a server, page by page. list makes a request for tools/list with so many
+// EachTool hands over the tools of a server, page by page. list makes a request for tools/list with these
 // parameters, and returns its result; one that cannot be read is the last.
 func EachTool[Tool any](list func(params Object) (result json.RawMessage), take func(Tool)) {
 	params := Object{}
@@ -228,7 +228,7 @@ func (s ServerInfo) HasTaskTools() bool {
 // relatedTask names in _meta the task of the revision 2025-11-25 that a message belongs to.
 const relatedTask = mcp.MetaPrefix + "related-task"
 
-// withoutExecution takes from tools what says how they run as tasks of the revision 2025-11-25.
+// withoutExecution removes from tools the member that says how they run as tasks of the revision 2025-11-25.
 func withoutExecution(list json.RawMessage) json.RawMessage {
 	var tools []Object
 	if rpc.Unmarshal(list, &tools) != nil {
@@ -272,14 +272,14 @@ const (
 	codeElicitation = -32042 // a URL has to be visited first (2025-11-25, Elicitation)
 )
 
-// Failure is an error, read.
+// Failure is a parsed error.
 type Failure struct {
 	Code    int             `json:"code"`
 	Message string          `json:"message"`
 	Data    json.RawMessage `json:"data,omitempty"`
 }
 
-// Error returns an error of a server of an earlier revision as a client has it.
+// Error returns an error of a server of an earlier revision in the client's form.
 func Error(e json.RawMessage) json.RawMessage {
 	var f Failure
 	if rpc.Unmarshal(e, &f) != nil {
@@ -296,7 +296,7 @@ func Error(e json.RawMessage) json.RawMessage {
 	return event.MustJSON(f)
 }
 
-// Question is what a server asks its client while it works on a request.
+// Question is a request of a server to its client while the server works on the client's request.
 type Question struct {
 	Method string          `json:"method"`
 	Params json.RawMessage `json:"params,omitempty"`
@@ -317,7 +317,7 @@ func (q Question) Fits() bool {
 	return json.Valid(slices.Concat([]byte(`{"result":{"inputRequests":{"":{"params":`), params, []byte(`}}}}`)))
 }
 
-// What a server may ask.
+// The requests of a server to its client.
 const (
 	MethodElicit = "elicitation/create"
 	MethodSample = "sampling/createMessage"
@@ -325,10 +325,10 @@ const (
 	MethodPing   = "ping"
 )
 
-// capabilityOf is what a client declares that can be asked.
+// capabilityOf is the capability that a client declares for a request of a server.
 var capabilityOf = map[string]string{MethodElicit: "elicitation", MethodSample: "sampling", MethodRoots: "roots"}
 
-// Askable returns what the client of a request can be asked: nothing where the revision has no
+// Askable returns the methods that the client of a request can be asked: none where the revision has no
 // answer that asks.
 func Askable(r mcp.Request) map[string]bool {
 	can := map[string]bool{}
@@ -389,7 +389,7 @@ func Listened(m rpc.Message, f Filter, id json.RawMessage) []byte {
 	return Message(map[string]any{"method": *m.Method, "params": params})
 }
 
-// Filter is what a client listens to.
+// Filter selects the notifications that a client listens to.
 type Filter struct {
 	Tools     bool     `json:"toolsListChanged,omitempty"`
 	Prompts   bool     `json:"promptsListChanged,omitempty"`
@@ -401,7 +401,7 @@ type Filter struct {
 // MethodAcknowledged is the first message to a client that listens.
 const MethodAcknowledged = "notifications/subscriptions/acknowledged"
 
-// ParseFilter reads what a client wants to listen to.
+// ParseFilter reads the filter of a client's request to listen.
 func ParseFilter(r mcp.Request) (f Filter, err error) {
 	if value := r.Params["notifications"]; value == nil || rpc.Unmarshal(value, &f) != nil {
 		return f, ErrResult
@@ -409,7 +409,7 @@ func ParseFilter(r mcp.Request) (f Filter, err error) {
 	return f, nil
 }
 
-// Of returns what of a filter the server can tell.
+// Of returns the part of a filter that the server can report.
 func (f Filter) Of(s ServerInfo) Filter {
 	f.Tools = f.Tools && s.Can("tools", "listChanged")
 	f.Prompts = f.Prompts && s.Can("prompts", "listChanged")
@@ -442,7 +442,7 @@ func (f Filter) wants(m rpc.Message) bool {
 	case ResourcesChanged:
 		return f.Resources
 	case ResourceUpdated:
-		return len(f.URIs) > 0 // a server may name a part of what was subscribed to
+		return len(f.URIs) > 0 // a server may name a part of a subscribed resource
 	default:
 		return false
 	}
@@ -456,7 +456,7 @@ func Acknowledged(f Filter, id json.RawMessage) []byte {
 	})
 }
 
-// AlsoAcknowledged returns a server's acknowledgement with more tasks, and what it acknowledges itself.
+// AlsoAcknowledged returns a server's acknowledgement with more tasks, and the filter that the server acknowledges.
 func AlsoAcknowledged(data []byte, tasks []string) ([]byte, Filter) {
 	m, _ := read(data)
 	params, _ := read(m["params"])
@@ -501,8 +501,8 @@ func spell(o Object, name string) {
 	maps.DeleteFunc(o, func(other string, _ json.RawMessage) bool { return other != name && strings.EqualFold(other, name) })
 }
 
-// Plain returns a message with nothing in it that two parsers may read in two ways: no member twice, in
-// no other case than the one that is looked at, and the same of its parameters.
+// Plain returns a message that two parsers cannot read in two ways: it has no member twice, or in another
+// case than the bridge looks for, and neither have its parameters.
 func Plain(data []byte) []byte {
 	m, ok := read(data)
 	if !ok {
@@ -529,7 +529,7 @@ func ListenEnd(id json.RawMessage) json.RawMessage {
 	return event.MustJSON(Object{"resultType": event.MustJSON("complete"), "_meta": event.MustJSON(Object{mcp.MetaSubscription: id})})
 }
 
-// Outcome returns what a response has: a result, or an error. What cannot be read is an error.
+// Outcome returns the result of a response, or its error. A response that cannot be read is an error.
 func Outcome(response []byte) (result, failure json.RawMessage) {
 	m, ok := read(response)
 	if result, failure = some(m["result"]), some(m["error"]); !ok || result == nil && failure == nil {
@@ -538,8 +538,8 @@ func Outcome(response []byte) (result, failure json.RawMessage) {
 	return result, failure
 }
 
-// OwnError returns a message that came while one request was open, which has an ID. An error with the ID null is
-// about that request, and gets its ID: a server that cannot read a request has none to give (JSON-RPC 2.0, section 5).
+// OwnError returns a message that came while the request with this ID was the only open one. An error with the ID null
+// is about that request, and gets its ID: a server that cannot read a request has none to give (JSON-RPC 2.0, section 5).
 func OwnError(m rpc.Message, data []byte, id json.RawMessage) (rpc.Message, []byte) {
 	if m.Error != nil && string(m.ID) == "null" {
 		m.ID, data = id, WithID(data, id)

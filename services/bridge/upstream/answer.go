@@ -9,7 +9,7 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// retrySeconds is when a client that was told to come again does.
+// retrySeconds is the Retry-After of an answer after which a client tries again.
 const retrySeconds = 2
 
 // Failure is an answer with a JSON-RPC error.
@@ -24,7 +24,7 @@ func Busy(text string) rpc.Answer {
 	return a
 }
 
-// NotTaken is the answer of a bridge that stops, or may have been replaced, to what it has not begun.
+// NotTaken is the answer of a bridge that stops, or may have been replaced, to a request that it has not begun.
 func NotTaken(why error) rpc.Answer {
 	a := Busy(why.Error())
 	a.NotTaken = true

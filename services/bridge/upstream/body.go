@@ -22,7 +22,7 @@ type Body struct {
 	max    int          // bytes of JSON
 }
 
-// Incoming is what came at once: the messages of an event, or of a JSON text. An event
+// Incoming has the messages of one event, or of one JSON text. An event
 // without a message only has an ID.
 type Incoming struct {
 	Messages []json.RawMessage
@@ -33,14 +33,15 @@ type Incoming struct {
 const EventStream = "text/event-stream"
 
 // An answer, or an event of a stream, may be this many times as large as a message: it may
-// be an array, and a message that is a little too large is reported by itself. What is larger ends the
+// be an array, and a message that is a little too large is reported by itself. A larger one ends the
 // answer.
 const (
 	MostMessages  = 4
 	BlockOverhead = 64 << 10 // names of fields, IDs
 )
 
-// NewBody reads messages of at most maxBytes bytes, and larger ones in part. It returns nil for an answer of another media type.
+// NewBody reads messages of at most maxBytes bytes, and larger ones in part. It returns nil for an answer of another
+// media type.
 func NewBody(header http.Header, r io.Reader, maxBytes int) *Body {
 	most := MostMessages*maxBytes + BlockOverhead
 	switch MediaType(header) {
@@ -62,7 +63,7 @@ func MediaType(header http.Header) string {
 	return t
 }
 
-// Next returns what comes next; [io.EOF] says that the answer is over. Errors wrap
+// Next returns the next messages; [io.EOF] marks the end of the answer. Errors wrap
 // [ErrTooLarge], [event.ErrInvalidJSON], or are those of the reader.
 func (b *Body) Next() (Incoming, error) {
 	if b.events == nil {
@@ -119,7 +120,7 @@ func (b *Body) LastID() string {
 	return b.events.LastID()
 }
 
-// Retry returns how long the upstream wants to be left alone before it is asked again.
+// Retry returns the pause that the upstream asks for before the next request.
 func (b *Body) Retry() time.Duration {
 	if b.events == nil {
 		return 0

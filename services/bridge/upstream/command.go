@@ -12,20 +12,20 @@ import (
 	"syscall"
 )
 
-// Command is how the processes of an MCP server are started. It does not change.
+// Command starts the processes of an MCP server. It does not change.
 type Command struct {
 	argv []string
 	env  []string            // all of their environment
-	user *syscall.Credential // whom they run as; nil: as the bridge
+	user *syscall.Credential // the user that they run as; nil: the bridge's
 }
 
-// passedOn are the variables of the bridge's environment that processes get without being
-// told to, besides LC_*. Any other may be a secret.
+// passedOn are the variables of the bridge's environment that processes get by
+// default, besides LC_*. Any other may be a secret.
 var passedOn = []string{"PATH", "HOME", "LANG", "TZ", "TMPDIR"}
 
-// NewCommand returns how processes of a program are started in a bridge with this environment, of
-// which more names the variables that they get besides the usual ones. They run as a user, or, if
-// that is empty, as the bridge. Errors name the flag.
+// NewCommand returns the command for processes of a program in a bridge with this environment, of
+// which more names the variables that they get besides the usual ones. The processes run as a user, or,
+// if that is empty, as the bridge. Errors name the flag.
 func NewCommand(argv, environ, more []string, as string) (*Command, error) {
 	cmd := &Command{argv: argv, env: []string{}} // nil would be all of the bridge's
 	names := slices.Concat(passedOn, more)
@@ -56,8 +56,8 @@ func (c *Command) Look() error {
 	return nil
 }
 
-// account returns what a process gets that runs as a user, "name" or "UID", with ":GID" when
-// it is not to be the user's own group, and the user's home folder. It is in no other group.
+// account returns the credential of a process that runs as a user, "name" or "UID", with ":GID" for
+// another group than the user's own, and the user's home folder. The process is in no other group.
 func account(text string) (credential *syscall.Credential, home string, err error) {
 	name, group, grouped := strings.Cut(text, ":")
 	lookup := user.Lookup

@@ -12,7 +12,7 @@ import (
 	"rejoin/shared/must"
 )
 
-// A bridge that may not switch users says so at its start, also when it is root in a container
+// A bridge that may not switch users reports that at its start, also when it is root in a container
 // without capabilities.
 func TestCommand_UserWithoutCapabilities(t *testing.T) {
 	got := make(chan error)
@@ -37,7 +37,7 @@ func TestWithoutAmbient(t *testing.T) {
 	}
 	got := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with what it has raised
+		runtime.LockOSThread() // for good: the thread ends with the capability that it has raised
 		hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var sets [2]unix.CapUserData
 		err := unix.Capget(&hdr, &sets[0])

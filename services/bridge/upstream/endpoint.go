@@ -46,11 +46,12 @@ type Endpoint struct {
 	client  *http.Client
 }
 
-// pingAfter is how long a connection of HTTP/2 may be silent before the MCP server is asked whether it is there; without
-// an answer within 15 s it is closed. A request that is given up closes none, so the next one would take a dead one.
+// pingAfter is how long a connection of HTTP/2 may be silent before the bridge pings the MCP server; without an answer
+// within 15 s the connection is closed. A request that is given up closes none, so the next one would take a dead
+// connection.
 const pingAfter = 15 * time.Second
 
-// NewEndpoint returns where an MCP server listens. Each request has the static headers, and those
+// NewEndpoint returns the endpoint of an MCP server. Each request has the static headers, and those
 // of the client that forward names. Each connection takes one of files while it is open.
 func NewEndpoint(url string, static http.Header, forward []string, files *quota.Pool) *Endpoint {
 	e := &Endpoint{url: url, static: static}
@@ -83,8 +84,8 @@ func NewEndpoint(url string, static http.Header, forward []string, files *quota.
 // dialer makes connections that count as files.
 type dialer struct{ files *quota.Pool }
 
-// share is whose share of the files connections to the MCP server are: they are not of one client, and
-// must leave some to connections of clients.
+// share names the share of the files that connections to the MCP server take: they belong to no single
+// client, and must leave files to connections of clients.
 const share = "upstream"
 
 func (d dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -115,7 +116,7 @@ func (c *conn) Close() error {
 // Close closes idle connections.
 func (e *Endpoint) Close() { e.client.CloseIdleConnections() }
 
-// Chosen returns what of a client's header the upstream gets.
+// Chosen returns the fields of a client's header that the upstream gets.
 func (e *Endpoint) Chosen(client http.Header) http.Header {
 	h := http.Header{}
 	for _, name := range e.forward {
@@ -126,8 +127,8 @@ func (e *Endpoint) Chosen(client http.Header) http.Header {
 	return h
 }
 
-// Repeat adds the fields of a client's header that repeat what the body of a request without a
-// session says: the edge has compared the first of each, but for those of a tool's arguments, which
+// Repeat adds the fields of a client's header that repeat values in the body of a request without a
+// session: the edge has compared the first of each, except those of a tool's arguments, which
 // the server knows.
 func Repeat(h, client http.Header) {
 	for name, values := range client {
@@ -171,7 +172,7 @@ func (e *Endpoint) Do(ctx context.Context, method string, header http.Header, da
 	maps.Copy(req.Header, e.static)
 	switch method {
 	case http.MethodPost:
-		// With a field of this name net/http makes a request again whose connection breaks.
+		// With a field of this name net/http repeats a request when its connection breaks.
 		for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
 			if values, ok := req.Header[name]; ok {
 				delete(req.Header, name)
@@ -194,9 +195,9 @@ func (e *Endpoint) Do(ctx context.Context, method string, header http.Header, da
 }
 
 const (
-	// refusalBytes bounds what is read of an answer that is no success.
+	// refusalBytes bounds the part that is read of an answer that is no success.
 	refusalBytes = 64 << 10
-	// restWithin and restBytes bound what is read after what was waited for, so that
+	// restWithin and restBytes bound the reading of the remaining bytes after the awaited message, so that
 	// the connection can be used again.
 	restWithin = time.Second
 	restBytes  = 64 << 10
@@ -210,7 +211,7 @@ func Finish(resp *http.Response) {
 	_ = resp.Body.Close()
 }
 
-// Refusal makes the bridge's answer of an upstream's that is no success, and closes it.
+// Refusal turns an upstream's answer that is no success into the bridge's, and closes it.
 func Refusal(resp *http.Response) rpc.Answer {
 	a := rpc.Answer{Status: resp.StatusCode, Header: http.Header{}}
 	for _, name := range rpc.AnswerHeaders {
@@ -234,7 +235,7 @@ func Refusal(resp *http.Response) rpc.Answer {
 	return a
 }
 
-// Unreachable is the answer when there was none of the upstream.
+// Unreachable is the answer when the upstream gave none.
 func Unreachable(err error) rpc.Answer {
 	switch {
 	case errors.Is(err, ErrStopping):
@@ -250,7 +251,7 @@ func Unreachable(err error) rpc.Answer {
 	}
 }
 
-// SaysNothing reports whether a status says nothing of what the MCP server makes of a request: it is
+// SaysNothing reports whether a status says nothing about the MCP server's view of a request: the server is
 // in trouble, or does not let the bridge in.
 func SaysNothing(status int) bool {
 	return status >= http.StatusInternalServerError || status == http.StatusUnauthorized || status == http.StatusForbidden || status == http.StatusTooManyRequests

@@ -8,7 +8,7 @@ import (
 	"rejoin/services/bridge/pause"
 )
 
-// cancelGrace is how long the upstream may go on without a message when the client has
+// cancelGrace is how long the upstream may continue without a message when the client has
 // cancelled the request.
 const cancelGrace = 10 * time.Second
 
@@ -21,10 +21,10 @@ type IdleTimer struct {
 	mu      sync.Mutex
 	timeout time.Duration // 0: no limit
 	cause   error
-	timer   *pause.Timer // nil while nothing is waited for
+	timer   *pause.Timer // nil while no time passes
 }
 
-// NewIdleTimer returns a context that ends with parent, or when nothing has come for
+// NewIdleTimer returns a context that ends with parent, or when no message has come for
 // timeout; 0 or less means no limit. End must be called.
 func NewIdleTimer(parent context.Context, timeout time.Duration, pauses *pause.Watch) (ctx context.Context, p *IdleTimer) {
 	p = &IdleTimer{pauses: pauses, timeout: max(timeout, 0), cause: ErrTimeout}
@@ -44,15 +44,15 @@ func (p *IdleTimer) Wait() {
 	}
 }
 
-// Came says that something came: no time passes until Wait.
+// Came notes that a message came: no time passes until Wait.
 func (p *IdleTimer) Came() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stop()
 }
 
-// Hurry shortens the time: the client has cancelled what is waited for. It passes from now on, also
-// while that client is waited for, which may never answer.
+// Hurry shortens the time: the client has cancelled the request. The time passes from now on, also
+// while the upstream waits for that client, which may never answer.
 func (p *IdleTimer) Hurry() {
 	p.mu.Lock()
 	if p.timeout == 0 || p.timeout > cancelGrace {
@@ -63,7 +63,7 @@ func (p *IdleTimer) Hurry() {
 	p.Wait()
 }
 
-// Cancel ends the context: the client has cancelled what is waited for.
+// Cancel ends the context: the client has cancelled the request.
 func (p *IdleTimer) Cancel() {
 	p.Came()
 	p.end(ErrCancelled)

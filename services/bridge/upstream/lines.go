@@ -19,9 +19,9 @@ func NewLines(r io.Reader, maxBytes int) *Lines {
 	return &Lines{r: bufio.NewReader(r), max: maxBytes}
 }
 
-// Next returns the next line without its end, good until the next call. What follows
-// the last line end is no line. The error of a line that is too long is [ErrTooLarge],
-// and the next one follows; rest receives all of it.
+// Next returns the next line without its end, good until the next call. Bytes after
+// the last line end are no line. The error of a line that is too long is [ErrTooLarge],
+// and rest receives all of that line; the next call returns the following one.
 func (l *Lines) Next(rest func([]byte)) ([]byte, error) {
 	l.line = l.line[:0]
 	long := false
@@ -56,11 +56,11 @@ type Skimmer struct {
 	escaped bool
 	value   bool   // after the colon of a member of the message
 	key     []byte // of that member
-	id      []byte // what the member "id" holds
+	id      []byte // the value of the member "id"
 	other   bool   // there is a method: it is no response
 }
 
-// SkimBytes bounds what is kept of a key or an ID.
+// SkimBytes bounds the bytes that are kept of a key or an ID.
 const SkimBytes = 256
 
 // Add takes the next part of the message.
@@ -82,7 +82,7 @@ func (s *Skimmer) Add(part []byte) {
 	}
 }
 
-// keep keeps what stands at the top of the message.
+// keep keeps the keys and the ID at the top level of the message.
 func (s *Skimmer) keep(b byte) {
 	if s.depth != 1 {
 		return

@@ -19,11 +19,11 @@ import (
 const (
 	stdinGrace = 5 * time.Second // from the end of its input to SIGTERM
 	termGrace  = 5 * time.Second // from there to SIGKILL
-	// drainWithin bounds the reading of what a process has left behind.
+	// drainWithin bounds the reading of the output that an ended process has left.
 	drainWithin = time.Second
 )
 
-// stderrBytes is how much of a line of a process's stderr goes to the log.
+// stderrBytes is how much of a line of a process's stderr is logged.
 const stderrBytes = 8 << 10
 
 // ProcessFiles is how many files a [Process] takes of the bridge: three pipes, and its pidfd.
@@ -34,7 +34,7 @@ const ProcessFiles = 4
 //	StartProcess ──▶ wait: one goroutine, until the program has ended
 //	             └─▶ complain: one, stderr to the log
 type Process struct {
-	Log    *slog.Logger // of what concerns this process
+	Log    *slog.Logger // for lines about this process
 	cmd    *exec.Cmd
 	Stdin  *os.File
 	Stdout *os.File
@@ -85,8 +85,8 @@ func (p *Process) CloseAll() {
 	}
 }
 
-// wait waits for the program's end, and ends what it has left running: its group, and the
-// reading of what that has open.
+// wait waits for the program's end, and then ends the remaining processes of its group, and the
+// reading of the pipes that they have open.
 func (p *Process) wait() {
 	err := p.cmd.Wait()
 	level := slog.LevelInfo
@@ -123,11 +123,11 @@ func (p *Process) complain() {
 // pipeBytes is the most that a pipe holds, unless root raises fs.pipe-max-size.
 const pipeBytes = 1 << 20
 
-// Leftover reads a pipe of a program. Once that has ended, which sets a deadline, it reads
-// what is there, and no more: others may have the pipe open, and write to it forever.
+// Leftover reads a pipe of a program. Once the program has ended, which sets a deadline, it reads the
+// remaining bytes, and no more: others may have the pipe open, and write to it forever.
 type Leftover struct {
 	F    *os.File
-	rest *bytes.Reader // what the pipe held after the deadline; nil before
+	rest *bytes.Reader // the bytes in the pipe after the deadline; nil before
 }
 
 func (l *Leftover) Read(b []byte) (int, error) {
@@ -136,7 +136,7 @@ func (l *Leftover) Read(b []byte) (int, error) {
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return n, err
 		}
-		// The deadline passed while somebody was busy with what was read before.
+		// The deadline passed while the reader was busy with earlier bytes.
 		if err := l.F.SetReadDeadline(time.Now().Add(drainWithin)); err != nil {
 			return 0, err
 		}
@@ -146,8 +146,8 @@ func (l *Leftover) Read(b []byte) (int, error) {
 	return l.rest.Read(b)
 }
 
-// Write writes a line to the program, which may be without reading for a time, that begins again while it is busy. After
-// an error the program has got a part of the line, and is of no use any more.
+// Write writes a line to the program, which may stop reading for the time within. That time begins again while the
+// program is busy. After an error the program has a part of the line, and is of no use any more.
 func (p *Process) Write(line []byte, within time.Duration, busy func() bool) error {
 	line = append(line[:len(line):len(line)], '\n')
 	for {
@@ -162,8 +162,8 @@ func (p *Process) Write(line []byte, within time.Duration, busy func() bool) err
 	}
 }
 
-// Stop ends the program: its input ends, then it is asked, then it is killed. It returns
-// when nothing is left, and may be called repeatedly.
+// Stop ends the program: it closes the input, then sends SIGTERM, then SIGKILL. It returns
+// when the program and its goroutines have ended, and may be called repeatedly.
 func (p *Process) Stop() {
 	p.end.Do(func() {
 		_ = p.Stdin.Close()

@@ -58,7 +58,7 @@ func TestLeftover_BusyReader(t *testing.T) {
 	}
 }
 
-// A program that does not read while it works is waited for, as long as it does, and then for the time that it has else.
+// Write waits for a program that does not read while it works, as long as it works, and then for the usual time.
 func TestProcess_ReadsLate(t *testing.T) {
 	for _, works := range []bool{true, false} {
 		ends, reads := filepath.Join(t.TempDir(), "ends"), filepath.Join(t.TempDir(), "reads")
