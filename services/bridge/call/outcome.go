@@ -140,7 +140,7 @@ func (c *Call) End(why error) {
 	switch {
 	case why == nil, errors.Is(why, ErrClosed):
 	case errors.Is(why, upstream.ErrStopping):
-		c.Accept() // the next bridge will see to it
+		c.Accept() // the next bridge continues or ends it
 		c.Tell(upstream.OutcomeUnknown(upstream.ErrStopping.Error() + ", and the MCP server may have begun the request"))
 	case errors.Is(why, host.ErrEnded):
 		c.Tell(host.Ended())
@@ -183,7 +183,7 @@ func (c *Call) failWith(f translate.Failure, reason string) {
 	for i, r := range open {
 		it := Item{Data: rpc.ErrorMessage(r.ID, f.Code, f.Message, data), Final: i == len(open)-1}
 		if _, err := c.putResponse(r.ID, it); err != nil {
-			return // the stream is closed, or another bridge will see to it
+			return // the stream is closed, or another bridge handles the call
 		}
 		c.Answered(r.Sent)
 	}

@@ -9,7 +9,7 @@ import (
 
 // Upstream is a session's side of the MCP server. It is safe for concurrent use.
 type Upstream interface {
-	// Serve hands over requests and sees to them until the end. ctx ends with the session.
+	// Serve hands over requests, and serves them until the end. ctx ends with the session.
 	Serve(ctx context.Context, c *Call, client http.Header, data []byte)
 	// Send hands over messages that are no requests.
 	Send(ctx context.Context, client http.Header, data []byte) rpc.Answer

@@ -47,7 +47,7 @@ type Item struct {
 	Data  []byte
 	ID    string // of the upstream's event, or empty
 	Index int    // of the message in the upstream's event
-	After bool   // the event has no ID: that of the last one stands for it, and the index counts the messages since
+	After bool   // the event has no ID: ID is that of the last one, and Index counts the messages since
 	Final bool
 }
 

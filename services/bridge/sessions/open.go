@@ -35,7 +35,7 @@ func (h *Session) AnswerOrOpen(c *call.Call, it call.Item) (told bool, err error
 		return true, nil
 	}
 	if c.WasAnswered() {
-		return false, nil // at once, by somebody else
+		return false, nil // the client has its immediate answer
 	}
 	h.openOnce(d)
 	if errors.Is(d.failed, errLimit) && !d.listens {

@@ -46,7 +46,7 @@ func TestTable_HoldsNoSessionThatHasEnded(t *testing.T) {
 	}
 }
 
-// A call and its question may have the bridge answer for their session at once. NATS may have sent a request to the first
+// A call and its question may both have the bridge answer for their session. NATS may have sent a request to the first
 // subscription meanwhile, so that one stays.
 func TestTable_HoldsASessionTwice(t *testing.T) {
 	nc := natstest.Start(t).Connect()

@@ -131,7 +131,7 @@ func (t *Table) close(h *Session) {
 	})
 }
 
-// closeOnce is one attempt to end a session in the log, also where somebody else has begun
+// closeOnce is one attempt to end a session in the log, also where another process has begun
 // to. A session of the same name that was opened since is a different one.
 func (t *Table) closeOnce(ctx context.Context, h *Session) error {
 	rec, err := t.host.Backend.Sessions.Get(ctx, h.Name)

@@ -253,7 +253,7 @@ func (t *translated) linger(ctx context.Context) {
 	}
 }
 
-// hasResponse reports whether the server has nothing to do for the call any more.
+// hasResponse reports whether the server has no more work for the call.
 func (t *translated) hasResponse() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -497,7 +497,7 @@ func (t *translated) Put(it call.Item) error {
 	return nil
 }
 
-// unknownState refuses the requestState of a call that is over, or somebody else's.
+// unknownState refuses the requestState of a call that is over, or of another client's.
 func unknownState() rpc.Answer {
 	return upstream.Failure(mcp.ErrState.Status, mcp.ErrState.Code, mcp.ErrState.Message)
 }

@@ -98,7 +98,7 @@ func (s ServerInfo) Can(capability, member string) bool {
 	return rpc.Unmarshal(value, &members) == nil && string(members[member]) == "true"
 }
 
-// clientInfo is sent for a client that gives none.
+// clientInfo is sent for a client without one.
 var clientInfo = map[string]string{"name": "rejoin", "version": "1"}
 
 // Initialize returns the request that begins a session for a client's request: with the client's
@@ -251,7 +251,7 @@ func (s ServerInfo) Discover(tasks bool) (json.RawMessage, error) {
 	return s.Result(mcp.MethodDiscover, event.MustJSON(r))
 }
 
-// WithTasks returns capabilities of a server, which may be nothing, with the extension.
+// WithTasks returns capabilities of a server, which may be empty, with the extension.
 func WithTasks(capabilities json.RawMessage, tasks bool) json.RawMessage {
 	c, ok := readSome(capabilities)
 	if !ok {
@@ -539,7 +539,8 @@ func Outcome(response []byte) (result, failure json.RawMessage) {
 }
 
 // OwnError returns a message that came while the request with this ID was the only open one. An error with the ID null
-// is about that request, and gets its ID: a server that cannot read a request has none to give (JSON-RPC 2.0, section 5).
+// is about that request, and gets its ID: a server that cannot read a request has no ID to give (JSON-RPC 2.0,
+// section 5).
 func OwnError(m rpc.Message, data []byte, id json.RawMessage) (rpc.Message, []byte) {
 	if m.Error != nil && string(m.ID) == "null" {
 		m.ID, data = id, WithID(data, id)

@@ -17,7 +17,7 @@ func MaySwitchUser() bool {
 }
 
 // withoutAmbient starts a process that inherits none of the bridge's capabilities: a change of
-// user takes only root's away.
+// user removes only root's.
 func withoutAmbient(start func() error) error {
 	runtime.LockOSThread() // a process inherits those of the thread
 	defer runtime.UnlockOSThread()

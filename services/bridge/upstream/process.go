@@ -147,7 +147,7 @@ func (l *Leftover) Read(b []byte) (int, error) {
 }
 
 // Write writes a line to the program, which may stop reading for the time within. That time begins again while the
-// program is busy. After an error the program has a part of the line, and is of no use any more.
+// program is busy. After an error the program has a part of the line, and cannot be used any more.
 func (p *Process) Write(line []byte, within time.Duration, busy func() bool) error {
 	line = append(line[:len(line):len(line)], '\n')
 	for {
