@@ -1,9 +1,9 @@
 // Package edge streams events to clients: over Server-Sent Events, and as pages of
-// JSON to those that poll. Clients of MCP are package mcpedge's.
+// JSON to clients that poll. Package mcpedge serves clients of MCP.
 //
 //	edge        reads requests of /v1; mcpedge those of /mcp; front speaks TLS and HTTP/2 before both
-//	subscriber  authenticates clients, and opens what they ask for; admission counts their connections
-//	delivery    writes what a reader returns to the client's connection
+//	subscriber  authenticates clients, and opens their readers; admission counts their connections
+//	delivery    writes a reader's events and gaps to the client's connection
 //	cursor      follows the partitions, and reads a stream: from the window, or below it from the log
 //	window      holds the newest events of a partition in memory
 package edge
@@ -29,13 +29,13 @@ import (
 //	     │    ├─ for each partition that is read: tail ──▶ window (and one goroutine of nats.go)
 //	     │    │                      watch, looks         generations; a look after a jump
 //	     │    └─ workers, one a processor: the cursor loop of all event streams
-//	     ├─ mcpedge.Service: which of several connections of an MCP client gets the messages
+//	     ├─ mcpedge.Service: which of several connections of an MCP client receives the messages
 //	     ├─ presence.Serve: tells the janitor which sessions have visitors
-//	     ├─ inspect.Serve: tells it who they are, and what was sent to them
+//	     ├─ inspect.Serve: reports their connections and history to it
 //	     ├─ front.Serve, with TLS: hands requests to web.Serve
 //	     ├─ web.Serve ── for each request a goroutine of fasthttp
 //	     │                 └─ for each event stream, once hijacked: a reader that
-//	     │                    notices when the client goes
+//	     │                    notices when the client disconnects
 //	     └─ stops in this order: no new streams, streams closed over --drain, pages
 //	        answered, listener closed, tails ended
 type Service struct {
@@ -44,7 +44,7 @@ type Service struct {
 	log      *eventlog.Log
 	sessions *session.Registry
 	logger   *slog.Logger
-	memory   *quota.Pool // that clients may make the edge hold, in bytes
+	memory   *quota.Pool // bounds the bytes that clients make the edge hold
 	app      *fiber.App
 	ln       net.Listener
 	front    *front.Server // nil without TLS

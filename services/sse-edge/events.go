@@ -14,8 +14,8 @@ import (
 	"rejoin/shared/web"
 )
 
-// stream answers with an event stream. Trouble that will pass is a 200 that ends
-// at once with a reconnection time, since anything else stops an EventSource for good.
+// stream answers with an event stream. The answer to a temporary error is a 200 that ends
+// at once with a reconnection time, since any other status stops an EventSource for good.
 func (s *Service) stream(c *fiber.Ctx, req subscriber.Request) error {
 	by, err := s.subs.Admit(c, req.At.Session)
 	if err != nil {
@@ -91,9 +91,9 @@ func (s *Service) events(c *fiber.Ctx, grants auth.Grants) error {
 	}
 }
 
-// appendPage appends the answer to a poll: the events; cursor, which is where the next
-// poll continues; gaps, which are what should have come before the events and no longer
-// exists; and closed, which says that nothing will ever follow.
+// appendPage appends the answer to a poll: the events; cursor, after which the next poll
+// continues; gaps, for earlier events that should have come before these and no longer
+// exist; and closed, which says that no event will ever follow.
 func appendPage(b []byte, r *cursor.Reader, step cursor.Step) ([]byte, error) {
 	b = append(b, `{"events":[`...)
 	for i := range step.Items {

@@ -19,7 +19,7 @@ import (
 	"rejoin/shared/web"
 )
 
-// groupRequest is what a subscriber of several sessions asks for.
+// groupRequest is the request of a subscriber of several sessions.
 type groupRequest struct {
 	places   []cursor.Follow
 	patterns int // of the places
@@ -31,10 +31,10 @@ type groupRequest struct {
 // partition, and is compared with each session that begins.
 const maxPatterns = 8
 
-// memberBytes is about what a place of a connection takes.
+// memberBytes is about the memory of one place of a connection.
 const memberBytes = 2 << 10
 
-// parseGroup reads a request for several sessions, each or each of whose streams is one place.
+// parseGroup reads a request for several sessions. Each session, or each of its streams, is one place.
 func (s *Service) parseGroup(c *fiber.Ctx) (groupRequest, error) {
 	streams := web.Queries(c, "stream")
 	for _, name := range streams {
@@ -87,7 +87,7 @@ func (s *Service) parseGroup(c *fiber.Ctx) (groupRequest, error) {
 	return req, err
 }
 
-// partitionsOf returns of how many partitions the ID of a connection may have a position.
+// partitionsOf returns the number of partitions of which a connection's ID may have a position.
 func (s *Service) partitionsOf(req groupRequest) int {
 	if n := s.log.Settings().Partitions; req.patterns > 0 || n < len(req.places) {
 		return n
@@ -95,8 +95,8 @@ func (s *Service) partitionsOf(req groupRequest) int {
 	return len(req.places)
 }
 
-// hasRoomForID reports whether a client may come again with the ID of its connection, where an
-// EventSource would end for good. One that has an ID already is let in as long as there is room.
+// hasRoomForID reports whether a client can reconnect with the ID of its connection; refused then, an
+// EventSource would end for good. A client that already sends an ID is accepted as long as there is room.
 func (s *Service) hasRoomForID(c *fiber.Ctx, partitions int) bool {
 	const header = len("GET  HTTP/1.1\r\nLast-Event-ID: \r\n\r\n")
 	h := &c.Request().Header
@@ -106,8 +106,8 @@ func (s *Service) hasRoomForID(c *fiber.Ctx, partitions int) bool {
 
 // group answers a subscriber of several sessions with an event stream.
 //
-// A session that the caller may not read is like one that is not there, and does not keep the
-// others from it.
+// A session that the caller may not read is treated like one that does not exist; the caller
+// still receives the others.
 func (s *Service) group(c *fiber.Ctx, grants auth.Grants) error {
 	req, err := s.parseGroup(c)
 	if err != nil {
@@ -124,7 +124,7 @@ func (s *Service) group(c *fiber.Ctx, grants auth.Grants) error {
 		case p.Pattern && !grants.MaySubscribeAll(auth.Pattern(p.Session)), !p.Pattern && !grants.MaySubscribe(p.Session):
 			return s.cfg.Access.Insufficient(c)
 		}
-		if !p.Pattern { // its sessions are neither used by it, nor have it as a connection of theirs
+		if !p.Pattern { // a pattern neither uses its sessions, nor counts as a connection of them
 			names = append(names, p.Session)
 		}
 	}
@@ -155,7 +155,7 @@ func (s *Service) group(c *fiber.Ctx, grants auth.Grants) error {
 	conn := delivery.NewGroup(s.subs.Connections, g, by, came)
 	conn.Expires = grants.Expires
 	conn.Revoked = func() bool {
-		if !conn.IsAway() { // the copy of the registry may know more of them by now
+		if !conn.IsAway() { // the copy of the registry may have more of these sessions by now
 			s.subs.Admission.Move(&conn.Request.Visit, used())
 		}
 		return false
@@ -164,9 +164,9 @@ func (s *Service) group(c *fiber.Ctx, grants auth.Grants) error {
 	return subscriber.SendStream(c, conn, delivery.Beginning{Fresh: !resumes && !req.start.Now, Resumes: resumes})
 }
 
-// uses reports whether a caller may read a session, as far as the copy of the registry knows. Those of
-// others are not counted: who names them must not take their connections, nor keep them from being
-// idle.
+// uses reports whether a caller may read a session, according to the copy of the registry. Sessions of
+// others are not counted: a caller that names them must neither take their connections nor keep them
+// from being idle.
 func (s *Service) uses(name string, grants auth.Grants) bool {
 	if !s.cfg.Access.On() {
 		return true

@@ -10,7 +10,7 @@ import (
 	"rejoin/shared/web"
 )
 
-// turnAway answers a request that is not let in. Trouble that will pass must not stop an
+// turnAway answers a request that is refused. A temporary error must not stop an
 // EventSource for good.
 //
 // While a JWKS cannot be fetched, an unknown key may be a new one: 503, and for an EventSource
@@ -25,8 +25,8 @@ func (s *Service) turnAway(c *fiber.Ctx, err error) error {
 	return s.later(c, "unavailable")
 }
 
-// slowDown answers a client that comes too often. It is answered before its token is
-// looked at, which would be the work that it must not make.
+// slowDown answers a client that connects too often. It does so before the check of the
+// token, which is the work that the limit prevents.
 func (s *Service) slowDown(c *fiber.Ctx) error {
 	const reason = "address_rate"
 	if subscriber.FormOf(c.Get(fiber.HeaderAccept)) == subscriber.FormStream {
@@ -36,13 +36,13 @@ func (s *Service) slowDown(c *fiber.Ctx) error {
 	return web.New(web.CodeRateLimited, "This address connects too often.")
 }
 
-// later tells an EventSource to come back; reason is the metric's.
+// later has an EventSource reconnect; reason is the metric's label.
 func (s *Service) later(c *fiber.Ctx, reason string) error {
 	s.subs.Connections.CountRefused(reason)
 	return s.sendLater(c)
 }
 
-// sendLater is later for what was counted.
+// sendLater is later for a refusal that was counted already.
 func (s *Service) sendLater(c *fiber.Ctx) error {
 	subscriber.Uncached(c)
 	return subscriber.SendBriefly(c, delivery.Farewell(s.cfg.Retry))

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// maxMethods bounds what every event is compared with.
+	// maxMethods bounds the methods that every event is compared with.
 	maxMethods = 32
 	// maxMethodLen is in bytes.
 	maxMethodLen = 256
@@ -57,7 +57,7 @@ func parseFilter(c *fiber.Ctx) (*delivery.Filter, error) {
 		return nil, nil
 	}
 	f.Text = strings.Join(append(f.Methods, event.Levels[f.Level]), ",")
-	copy(f.Methods, strings.Split(f.Text, ",")) // up to 8 KiB of names, which a connection so keeps once
+	copy(f.Methods, strings.Split(f.Text, ",")) // a connection thus keeps the names, up to 8 KiB, once
 	return f, nil
 }
 
@@ -103,8 +103,8 @@ func parse(c *fiber.Ctx) (subscriber.Request, error) {
 	return req, err
 }
 
-// parseStart reads where a subscriber begins. Last-Event-ID wins over after: a browser that
-// reconnects sends the newer place in the header, with the URL that it was opened with.
+// parseStart reads the start of a subscriber. Last-Event-ID wins over after: a reconnecting
+// browser sends the newer cursor in the header, with the URL of its first request.
 func parseStart(c *fiber.Ctx) (start cursor.Start, err error) {
 	if start.After, _, err = web.Query(c, "after"); err != nil {
 		return cursor.Start{}, err

@@ -32,7 +32,7 @@ import (
 // partition sends requests with the same one to the same edge.
 const partitionParameter = "p"
 
-// Routes are what the edge serves.
+// Routes returns the routes of the edge.
 func (s *Service) Routes() []web.Route {
 	query := []string{"after", "from", "last", "on_gap", "envelope", "method", "level", "limit", "wait", partitionParameter}
 	routes := []web.Route{
@@ -85,7 +85,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 	if cfg.TLS.On() {
 		if s.front, err = front.New(s.ln, cfg.TLS, cfg.Clients.HeaderTimeout(), web.IdleTimeout, cfg.WriteTimeout, env.Log); err != nil {
 			s.subs.Close()
-			_ = s.ln.Close() // the other error says why
+			_ = s.ln.Close() // the first error has the cause
 			return nil, err
 		}
 		bounds, refused := cfg.bounds(), web.NewRefused(env)
@@ -107,17 +107,17 @@ func New(cfg Config, b *backend.Backend, env daemon.Env, more ...web.Route) (*Se
 		return float64(s.front.Expires().Unix())
 	})
 	s.app = web.NewApp(web.Config{Service: "edge", Log: env.Log, Refusals: s.subs.Refusals, Metrics: env.Metrics, Traces: env.Traces, Clients: cfg.Clients, Memory: env.Memory, MaxBodyBytes: func() int { return web.BodyLimit(b.Log.Settings().MaxMessageBytes) }, WriteTimeout: time.Minute})
-	s.app.Server().KeepHijackedConns = true // they are the workers'
+	s.app.Server().KeepHijackedConns = true // the workers own them
 	cfg.Access.Protect(s.app, "--edge-hosts", cfg.EdgeHosts, cfg.MCP.PublicURL)
 	web.Mount(s.app, s.Routes()...)
 	web.Mount(s.app, more...)
 	return s, nil
 }
 
-// Addr is where the edge listens.
+// Addr returns the address that the edge listens on.
 func (s *Service) Addr() net.Addr { return s.ln.Addr() }
 
-// URL is where the edge listens.
+// URL returns the address as a URL.
 func (s *Service) URL() string {
 	scheme := "http"
 	if s.front != nil {
@@ -126,8 +126,8 @@ func (s *Service) URL() string {
 	return scheme + "://" + s.ln.Addr().String()
 }
 
-// Run serves until ctx ends, then drains: no new streams, the open ones closed
-// spread over Config.Drain, each told when to come back.
+// Run serves until ctx ends, then drains: it accepts no new streams, and closes the open
+// ones spread over Config.Drain, each with a time to reconnect.
 func (s *Service) Run(ctx context.Context) error {
 	defer s.subs.Close()
 	tailCtx, stopTails := context.WithCancel(context.WithoutCancel(ctx))
@@ -191,7 +191,7 @@ type ProgramConfig struct {
 	Clients web.ClientsConfig `embed:""`
 }
 
-// Check reports what would keep the program from starting, a line for each problem.
+// Check reports the problems that would keep the program from starting, one a line.
 func (cfg *ProgramConfig) Check() error {
 	_, clientsErr := web.NewClients(cfg.Clients)
 	return errors.Join(cfg.Edge.Validate(), cfg.Edge.TLS.Check(), cfg.Access.Check(), clientsErr, cfg.Access.CheckListen(cfg.Edge.EdgeAddr, "--edge-addr"))
@@ -221,10 +221,10 @@ func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
 		func(b *backend.Backend) (*Service, error) { return New(cfg.Edge, b, env) })
 }
 
-// audience returns how the edge answers the janitor until ctx ends.
+// audience returns the function that answers the janitor's questions until ctx ends.
 func (s *Service) audience(ctx context.Context) func(inspect.Question) inspect.Answer {
 	id := rand.Text()
-	host, _ := os.Hostname() // or none is shown
+	host, _ := os.Hostname() // without a name the janitor shows none
 	return func(q inspect.Question) inspect.Answer {
 		a := inspect.Answer{Edge: id, Host: host}
 		a.Clients, a.Of = s.subs.Admission.Clients(q)

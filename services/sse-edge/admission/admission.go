@@ -14,16 +14,16 @@ import (
 	"rejoin/shared/quota"
 )
 
-// Admission counts the event streams that are open and the polls that wait, and turns
-// away those that are one too many. It is safe for concurrent use.
+// Admission counts the open event streams and the waiting polls, and refuses those above
+// its limits. It is safe for concurrent use.
 type Admission struct {
 	perSession, perAddress int         // the largest numbers
 	places                 *quota.Pool // of which each client has a share
-	// registered says whether there is such a session: strangers are not remembered, so
-	// that made-up names push nothing out.
+	// registered reports whether a session exists: unknown names are not remembered, so
+	// that made-up ones evict no session.
 	registered func(session string) bool
 
-	// inside has one for each that is open, and may be waited for after close.
+	// inside counts the open visits and the holds. Wait may wait for it after Close.
 	inside sync.WaitGroup
 
 	mu        sync.Mutex
@@ -38,7 +38,7 @@ type Admission struct {
 type Visit struct {
 	Sessions []string // each once
 	Address  netip.Addr
-	Client   string // whose share it is of; empty for none
+	Client   string // the client whose share it takes; empty for none
 }
 
 // network returns the /48 network of an IPv6 address, which may have four times as many as one
@@ -61,12 +61,12 @@ func New(connections, perSession, perAddress int, registered func(session string
 	}
 }
 
-// Closed is why no visit is let in after [Admission.Close].
+// Closed is the reason with which visits are refused after [Admission.Close].
 const Closed = "drain"
 
-// Enter counts a visit, or returns why it is not let in: the metric's reason.
+// Enter counts a visit, or returns the reason why it is refused, as the metric has it.
 func (a *Admission) Enter(v Visit) (refused string) {
-	a.note(v) // who is refused comes back
+	a.note(v) // a refused client reconnects
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	network, six := v.network()
@@ -84,7 +84,7 @@ func (a *Admission) Enter(v Visit) (refused string) {
 	case !a.places.Take(v.Client, 1):
 		return "share_limit"
 	}
-	a.inside.Add(1) // under the lock: never when close was called before
+	a.inside.Add(1) // under the lock: never after Close
 	a.count(v, 1)
 	return ""
 }
@@ -106,7 +106,7 @@ func add[K comparable](to map[K]int, keys []K, n int) {
 	}
 }
 
-// Move counts a visit that was let in for other sessions instead, whatever their limit.
+// Move counts an admitted visit for other sessions instead, whatever their limit.
 func (a *Admission) Move(v *Visit, to []string) {
 	if slices.Equal(v.Sessions, to) {
 		return
@@ -134,7 +134,7 @@ func (a *Admission) note(v Visit) {
 	}
 }
 
-// Leave ends a visit that was let in.
+// Leave ends an admitted visit.
 func (a *Admission) Leave(v Visit) {
 	a.note(v)
 	a.mu.Lock()
@@ -151,17 +151,17 @@ func (a *Admission) Close() {
 	a.closed = true
 }
 
-// Hold has wait return only after a release. It may be called for a connection that is open.
+// Hold has Wait return only after a Release. It may be called for an open connection.
 func (a *Admission) Hold() { a.inside.Add(1) }
 
 // Release ends a hold.
 func (a *Admission) Release() { a.inside.Done() }
 
-// Wait returns when nothing is open or held, after close.
+// Wait returns when no visit is open or held, after Close.
 func (a *Admission) Wait() { a.inside.Wait() }
 
-// Answerer returns how the edge answers the janitor: what it has connections for, and
-// what it was asked for since it began.
+// Answerer returns the function that answers the janitor: which sessions have connections,
+// and which ones clients have requested since the edge began.
 func (a *Admission) Answerer() func(presence.Question) presence.Answer {
 	id := rand.Text()
 	return func(q presence.Question) presence.Answer {
@@ -181,8 +181,8 @@ func (a *Admission) Answerer() func(presence.Question) presence.Answer {
 	}
 }
 
-// Clients returns how many clients there are, of the question's session if it names one,
-// and how many each of its sessions has.
+// Clients returns the number of clients, of the question's session if it names one, and the
+// number for each of the question's sessions.
 func (a *Admission) Clients(q inspect.Question) (all int, of []int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

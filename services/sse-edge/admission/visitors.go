@@ -9,15 +9,15 @@ import (
 // maxVisited bounds the sessions in visitors: some 30 MB with the longest names.
 const maxVisited = 1 << 17
 
-// visitors remember when each session was last asked for, as Unix time in seconds.
-// When there are too many, they drop the one that was last asked for the longest ago,
-// and know when that was. Its owner guards it.
+// visitors remember when each session was last requested, as Unix time in seconds.
+// Above the bound they drop the session with the oldest request, and keep the time of
+// that request. The owner guards them.
 //
 // Only registered sessions are remembered, so that requests for made-up names push nothing out.
 // A client that disconnects counts as a request at that moment.
 type visitors struct {
 	seen    *simplelru.LRU[string, int64]
-	dropped int64 // what was dropped was not asked for after this
+	dropped int64 // no dropped session was requested after this time
 }
 
 func newVisitors() *visitors {
@@ -29,7 +29,7 @@ func newVisitors() *visitors {
 // note notes a request for a session.
 func (v *visitors) note(session string, now time.Time) { v.seen.Add(session, now.Unix()) }
 
-// last returns when a session was asked for, or may have been, last; 0 for never.
+// last returns when a session was last requested, or may have been; 0 for never.
 func (v *visitors) last(session string) int64 {
 	if last, ok := v.seen.Peek(session); ok {
 		return last

@@ -12,10 +12,10 @@ import (
 	"rejoin/shared/web"
 )
 
-// Origin is of pages that [Access] lets in.
+// Origin is the origin of pages that [Access] accepts.
 const Origin = "https://app.example"
 
-// Access lets in only who has a token, and pages of one origin.
+// Access accepts only clients with a token, and pages of one origin.
 func Access(t *testing.T) *web.Access {
 	t.Helper()
 	access, err := web.NewAccess(web.AccessConfig{Config: authtest.Config(t), CORSOrigins: []string{Origin}}, daemon.NewEnv(nil))

@@ -127,7 +127,7 @@ func SequenceOf(t *testing.T, id string) uint64 {
 	return parsed.Sequence
 }
 
-// Sequences returns all from one to another.
+// Sequences returns all sequences from one to another.
 func Sequences(from, to uint64) (all []uint64) {
 	for n := from; n <= to; n++ {
 		all = append(all, n)
@@ -135,7 +135,7 @@ func Sequences(from, to uint64) (all []uint64) {
 	return all
 }
 
-// Happenings returns a line for each of what happened to clients, the oldest first.
+// Happenings returns a line for each happening, the oldest first.
 func Happenings(happenings []inspect.Happening) string {
 	var all []string
 	for _, h := range slices.Backward(happenings) {

@@ -105,7 +105,7 @@ func (l *Log) Begin() {
 	})
 }
 
-// Check notes that the partition was read, and up to where entries are missing.
+// Check notes that the partition was read, and the sequence up to which entries are missing.
 func (l *Log) Check(damaged uint64) {
 	l.t.Helper()
 	waittest.NoError(l.t, func() error {
@@ -142,7 +142,7 @@ func (l *Log) Life(name string) string {
 }
 
 // RewriteOpening stores the opening of a session again, as the janitor does before the log's floor
-// passes it, and returns the sequence of the one before, which stays.
+// passes it, and returns the sequence of the previous one, which stays.
 func (l *Log) RewriteOpening(name string) (before uint64) {
 	l.t.Helper()
 	log := l.Backend.Log
@@ -192,7 +192,7 @@ func (l *Log) Reuse(name, owner string) {
 	l.Create(name, owner)
 }
 
-// HoldTails has the tails that follow the first partition now receive nothing more, until release is called.
+// HoldTails stops the entries to the current tails of the first partition, until release is called.
 func (l *Log) HoldTails() (release func()) {
 	l.t.Helper()
 	js := natstest.JetStream(l.t, l.Backend.Conn)

@@ -31,7 +31,7 @@ func (f Files) Validate() error {
 	return nil
 }
 
-// Check reports files that cannot be used, but for what cannot be read twice.
+// Check reports files that cannot be used, except files that cannot be read twice.
 func (f Files) Check() error {
 	if !f.On() || f.Key == "" || !flagtype.ReadTwice(f.Cert) || !flagtype.ReadTwice(f.Key) {
 		return nil
@@ -42,10 +42,10 @@ func (f Files) Check() error {
 	return nil
 }
 
-// lookEvery is the least time between two looks at the files, which a handshake takes.
+// lookEvery is the least time between two looks at the files; handshakes look.
 const lookEvery = time.Second
 
-// pair is what the files held when both fitted together, last. It is safe for concurrent use.
+// pair is the newest content of the files that fitted together. It is safe for concurrent use.
 type pair struct {
 	files Files
 	log   *slog.Logger
@@ -53,7 +53,7 @@ type pair struct {
 
 	mu     sync.Mutex
 	cert   *tls.Certificate
-	seen   [2]stamp // of cert, or of what could not be read
+	seen   [2]stamp // of cert, or of files that could not be used
 	looked time.Time
 }
 
@@ -75,7 +75,7 @@ func (f Files) load(log *slog.Logger) (*pair, error) {
 }
 
 // get returns the certificate for a handshake. Files that do not fit together, as between two
-// renames, are tried again at the next change; until then the certificate of before holds.
+// renames, are tried again at the next change; until then the previous certificate is used.
 func (p *pair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,7 +100,7 @@ func (p *pair) read() {
 	p.log.Info("the certificate was read again", "expires", cert.Leaf.NotAfter)
 }
 
-// stamps returns what the files look like; one that is not there has none.
+// stamps returns the stamps of the files; a missing file has none.
 func (f Files) stamps() (all [2]stamp) {
 	for i, name := range []string{f.Cert, f.Key} {
 		if info, err := os.Stat(name); err == nil {

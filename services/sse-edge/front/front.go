@@ -1,11 +1,12 @@
 // Package front speaks TLS, and HTTP/2 over it, in front of the edge's server, which speaks HTTP/1.1
-// on plain connections: net/http takes the requests, and each goes to that server on a connection
-// of its own inside the process, with the client's address. So there is one router, one admission,
-// and one cursor loop for both protocols, and an event stream of HTTP/2 counts as a connection.
+// on plain connections: net/http takes the requests, and this package forwards each to that server
+// on a connection of its own inside the process, with the client's address. So there is one router,
+// one admission, and one cursor loop for both protocols, and an event stream of HTTP/2 counts as a
+// connection.
 //
 //	client ══TLS══▶ net/http ──▶ for each request: a pair of sockets ──▶ the edge's server
 //
-// docs/adr/0028 has what it costs.
+// docs/adr/0028 has the costs.
 package front
 
 import (
@@ -29,20 +30,19 @@ import (
 )
 
 const (
-	// maxStreams is how many requests a connection of HTTP/2 may have open. One more waits in its
+	// maxStreams is the number of open requests of a connection of HTTP/2. One more waits in its
 	// client. Resets do not make room at once: net/http bounds the handlers that still run.
 	maxStreams = 100
-	// pingAfter is how long a connection of HTTP/2 may be silent until it is asked whether it is
-	// still there, and answerWithin how long its client has for the answer, or to take anything of
-	// what is sent to it.
+	// pingAfter is how long a connection of HTTP/2 may be silent before the server pings it, and
+	// answerWithin how long its client has to answer, or to take any byte of the data sent to it.
 	pingAfter    = 30 * time.Second
 	answerWithin = 15 * time.Second
-	// maxHeaderBytes bounds the headers of a request. The edge takes less, and says so.
+	// maxHeaderBytes bounds the headers of a request. The edge takes less, and reports its limit.
 	maxHeaderBytes = 64 << 10
-	// bufferBytes is how much of a response is read at a time.
+	// bufferBytes bounds one read of a response.
 	bufferBytes = 4 << 10
-	// streamBytes is how much of the bodies of a request, and connectionBytes of a connection, HTTP/2 may
-	// hold before it is read, which counts for nothing. One request leaves room for others.
+	// streamBytes bounds the unread body bytes that HTTP/2 holds for a request, and connectionBytes for a
+	// connection; no quota counts them. One request leaves room for others.
 	streamBytes, connectionBytes = 64 << 10, 128 << 10
 )
 
@@ -83,7 +83,7 @@ func New(ln net.Listener, files Files, headers, idle, write time.Duration, log *
 	return s, nil
 }
 
-// Bound counts requests in one pool, and their files in another: two each. client says whose they are, and
+// Bound counts requests in one pool, and their files in another: two each. client names their client, and
 // refused is called for each request that is aborted with [ErrTooManyRequests], or for want of files. It must be
 // called before [Server.Serve]. Default: any number.
 func (s *Server) Bound(requests, files *quota.Pool, client func(net.Addr) string, refused func(client net.Addr, err error)) {
@@ -96,7 +96,7 @@ func (s *Server) Expires() time.Time {
 	return cert.Leaf.NotAfter
 }
 
-// Backend is what the edge's server listens on.
+// Backend returns the listener of the edge's server.
 func (s *Server) Backend() net.Listener { return s.backend }
 
 // Serve takes connections until [Server.Stop] is called, and returns nil then.
@@ -107,20 +107,20 @@ func (s *Server) Serve() error {
 	return nil
 }
 
-// Stop takes no more connections, and returns when those that are open have no request any more. It
-// cuts them off when ctx ends.
+// Stop takes no more connections, and returns when the open ones have no request left. It cuts
+// them off when ctx ends.
 func (s *Server) Stop(ctx context.Context) {
 	if s.http.Shutdown(ctx) != nil {
 		_ = s.http.Close()
 	}
 }
 
-// forward hands a request to the edge's server, and its response to the client.
+// forward sends a request to the edge's server, and its response to the client.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 	client := s.client(remoteOf(r))
 	near, err := s.dial(r, client)
 	if err != nil {
-		// The edge stops, or there is no room; an EventSource that got an error would not come back.
+		// The edge stops, or there is no room; an EventSource would not reconnect after an error response.
 		if !errors.Is(err, net.ErrClosed) && r.Context().Err() == nil {
 			s.refused(remoteOf(r), err)
 		}
@@ -128,12 +128,12 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 	}
 	defer s.requests.Give(client, 1)
 	control := http.NewResponseController(w)
-	_ = control.EnableFullDuplex() // of HTTP/1.1: results come while the body does; HTTP/2 always has it
+	_ = control.EnableFullDuplex() // of HTTP/1.1: the response may begin before the body ends; HTTP/2 always allows it
 	body := &body{ReadCloser: r.Body}
 	sent := make(chan struct{})
 	defer func() {
 		_ = near.Close()
-		if !body.ended.Load() { // the response was there first, and the rest of the request is not waited for
+		if !body.ended.Load() { // the response came first: do not wait for the rest of the request
 			_ = control.SetReadDeadline(time.Now())
 		}
 		<-sent
@@ -142,12 +142,12 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 	go func() {
 		defer close(sent)
 		if send(near, r, body) != nil {
-			_ = near.CloseWrite() // the edge sees that something is missing
+			_ = near.CloseWrite() // the edge sees that the request is incomplete
 		}
 	}()
 	resp, err := http.ReadResponse(bufio.NewReaderSize(near, bufferBytes), r)
 	if err != nil {
-		panic(http.ErrAbortHandler) // the edge has closed the connection: so is the client's
+		panic(http.ErrAbortHandler) // the edge has closed the connection: close the client's too
 	}
 	defer func() { _ = resp.Body.Close() }()
 	header := w.Header()
@@ -157,7 +157,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if r.ProtoMajor == 1 && (!body.ended.Load() || len(r.TransferEncoding) > 0) {
-		// Or net/http waits for what is left of the request. And with chunks there may have been a length,
+		// Or net/http waits for the rest of the request. A chunked request may also have had a length,
 		// which net/http drops: then the connection has to be closed (RFC 9112, 6.1).
 		header.Set("Connection", "close")
 	}
@@ -170,7 +170,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 	}
 	stalled.Stop()
 	if _, err := io.CopyBuffer(to, onlyReader{resp.Body}, make([]byte, bufferBytes)); err != nil {
-		panic(http.ErrAbortHandler) // or a part would look like the whole
+		panic(http.ErrAbortHandler) // or a partial response would look complete
 	}
 }
 
@@ -178,7 +178,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request) {
 // net/http, which asks for the body when it is read.
 var hopByHop = []string{"Connection", "Expect", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 
-// body is a request's, which may be read to its end.
+// body is the body of a request, and notes when it was read to its end.
 type body struct {
 	io.ReadCloser
 	ended atomic.Bool
@@ -192,7 +192,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// send writes a request as HTTP/1.1, of which it is the last one on the connection.
+// send writes a request as HTTP/1.1, the last one on the connection.
 func send(conn net.Conn, r *http.Request, from *body) error {
 	out := r.Clone(r.Context())
 	out.Body = from
@@ -211,10 +211,10 @@ func send(conn net.Conn, r *http.Request, from *body) error {
 	return out.Write(conn)
 }
 
-// onlyReader hides what else a body can do: io.CopyBuffer would not use its buffer.
+// onlyReader hides a body's other methods, with which io.CopyBuffer would not use its buffer.
 type onlyReader struct{ io.Reader }
 
-// flusher sends on at once what is written to it, if it streams.
+// flusher flushes each write at once, if it streams.
 type flusher struct {
 	w       io.Writer
 	control *http.ResponseController
@@ -258,8 +258,7 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// dial makes a connection to the edge's server for a request of a client, whose place among the requests has to be
-// given back.
+// dial makes a connection to the edge's server for a client's request. The caller gives the request back to its pool.
 func (s *Server) dial(r *http.Request, client string) (_ *conn, err error) {
 	if !s.requests.Take(client, 1) {
 		return nil, ErrTooManyRequests
@@ -297,7 +296,7 @@ func remoteOf(r *http.Request) net.Addr {
 	return net.TCPAddrFromAddrPort(addr)
 }
 
-// ErrTooManyRequests is returned when there are as many requests as there may be, or of their client.
+// ErrTooManyRequests is returned when the limit of requests, or that of their client, is reached.
 var ErrTooManyRequests = errors.New("too many requests")
 
 var errTooManyFiles = errors.New("too many open files")

@@ -9,10 +9,10 @@ import (
 	"syscall"
 )
 
-// socketBytes is how much of a response waits in a pair of sockets for a client that does not take it.
+// socketBytes bounds the part of a response that waits in a pair of sockets for a slow client.
 const socketBytes = 16 << 10
 
-// socketPair returns two connections, each of which reads what is written to the other one.
+// socketPair returns two connections, each of which reads the bytes written to the other one.
 func socketPair() (near, far *net.UnixConn, err error) {
 	syscall.ForkLock.RLock()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)

@@ -15,5 +15,5 @@ import (
 //go:embed index.html app.js style.css
 var files embed.FS
 
-// Routes are the page's, at the root.
+// Routes returns the routes of the page, at the root.
 func Routes() []web.Route { return pages.Routes("/", "/playground", files) }
