@@ -38,7 +38,7 @@ func response(id, result json.RawMessage) []byte {
 	return event.MustJSON(map[string]any{"jsonrpc": "2.0", "id": id, "result": result})
 }
 
-// pass passes on what the upstream says, which [rpc.ParseAnswer] has checked; see [web.Send].
+// pass passes on the upstream's answer, which [rpc.ParseAnswer] has checked; see [web.Send].
 func pass(c *fiber.Ctx, answer rpc.Answer, leave func()) error {
 	if err := web.Send(c, answer.Data, leave); err != nil {
 		if answer.Status == http.StatusGatewayTimeout {
@@ -66,8 +66,8 @@ func served(err error, methods ...string) error {
 	return err
 }
 
-// notAgain returns what a client is answered that must not make a request again, which would have a tool run twice,
-// though the error will pass.
+// notAgain returns the answer to a client that must not repeat its request, which would run a tool twice, though the
+// error is temporary.
 func notAgain(err error, message string) error {
 	return &refusal.Error{Status: http.StatusGatewayTimeout, Code: rpc.CodeInternal, Message: message, Cause: err}
 }

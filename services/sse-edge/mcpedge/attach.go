@@ -16,33 +16,33 @@ import (
 	"rejoin/shared/event"
 )
 
-// attachments see to it that of all connections to one stream the newest gets the
-// messages (MCP 2025-11-25, Transports, Multiple Connections), whichever edges they are
-// at. The older ones are quiet, and one takes over from the same cursor when it ends.
+// attachments ensure that of all connections to one stream, at whichever edges, the newest
+// receives the messages (MCP 2025-11-25, Transports, Multiple Connections). The older ones
+// are quiet, and one takes over from the same cursor when the newest ends.
 //
 //	GET ──▶ claim: the record is this edge's ──▶ join ──▶ begin: the newest one's turn
 //	          another edge's record ──▶ silence, send the cursor
 //	          the newest ends ──▶ the next one here, or the record is released
 //
-// The record of a stream says which edge the newest connection is at. A POST's own
-// stream needs none: no other connection can exist before. An edge that has gone is known
-// by its silence. Without NATS every edge is by itself.
+// The record of a stream names the edge of the newest connection. A POST's own stream
+// needs none: no other connection can exist before. The other edges know by its silence
+// that an edge is down. Without NATS every edge is on its own.
 //
-// The newest record that an edge knows says what its connections do; what fails is tried again with the
-// next sign of life:
+// The newest record that an edge knows decides about its connections. A failed change is tried again
+// with the next sign of life:
 //
-//	record         | one of them gets the messages     | all are quiet
-//	of this edge   | it does until a newer one joins   | the newest gets them, unless a newer one is coming
-//	of another one | it is quiet, and sends its cursor | they are until that edge has gone
-//	released       | it does, and takes it over        | the newest takes over
-//	not known      | it does, and claims again (a GET) | they are
+//	record          | a connection receives the messages      | all are quiet
+//	of this edge    | it continues until a newer one joins    | the newest receives them, unless a newer one is coming
+//	of another edge | it becomes quiet, and sends its cursor  | they stay quiet until that edge is down
+//	released        | it continues, and takes the record over | the newest takes over
+//	not known       | it continues, and claims again (a GET)  | they stay quiet
 //
-// Workers call join and leave, and never wait for it: what takes a request to NATS goes
-// on in a goroutine of its own.
+// Workers call join and leave, which never wait: requests to NATS are made in goroutines of
+// their own.
 //
 // A GET claims its record before its first byte, so of two connections the one made later is
-// the newer one. A quiet connection never reads. Between its claim and its turn a connection is
-// in coming: one that ends meanwhile must not release the record.
+// the newer one. A quiet connection never reads. Between its claim and its join a connection is
+// in coming: another one that ends meanwhile must not release the record.
 type attachments struct {
 	edge    string // its ID
 	records *attachRecords
@@ -54,10 +54,10 @@ type attachments struct {
 
 	mu      sync.Mutex
 	streams map[string]*attached // by the record's key
-	coming  map[string]int       // claims whose connections have not joined yet, by the same
-	latest  map[string]shown     // the newest records that were shown meanwhile, by the same
-	heard   map[string]time.Time // when other edges were, last
-	// unreleased are where connections stood whose records may not have been released, by the same.
+	coming  map[string]int       // claims whose connections have not joined yet, by the same key
+	latest  map[string]shown     // the newest records that were shown meanwhile, by the same key
+	heard   map[string]time.Time // when each other edge last gave a sign of life
+	// unreleased are the cursors of connections whose records may not have been released, by the same key.
 	unreleased map[string]string
 }
 
@@ -66,29 +66,29 @@ type connection struct {
 	*delivery.Connection
 	// claim is that of a GET.
 	claim claim
-	// withoutCursor says that it came without a cursor: it continues where the connection before it stands.
+	// withoutCursor says that it came without a cursor: it continues at that of the connection before it.
 	withoutCursor bool
 }
 
-// endsInGap reports whether all that the client receives is that its event ID cannot be continued. Such a
-// connection claims nothing: its client may have made the ID up, and each name would make a record.
+// endsInGap reports whether the client only receives the error that its event ID cannot be continued. Such
+// a connection claims no record: its client may have made the ID up, and each name would create one.
 func (conn *connection) endsInGap() bool { return conn.EndsAtGap && len(conn.Reader.Pending) > 0 }
 
 // attached are the connections to one stream that this edge has.
 type attached struct {
 	connections []*connection // oldest first
-	// holder gets the messages; nil while no connection here does.
+	// holder receives the messages; nil while no connection here does.
 	holder *connection
-	// record is the newest that is known of, and revision its revision; 0 for one that may be another one
-	// by now. written is when this edge wrote it.
+	// record is the newest known record, and revision its revision; 0 if another record may have replaced
+	// it. written is when this edge wrote it.
 	record   attachRecord
 	revision uint64
 	written  time.Time
-	// incoming takes the cursor that another edge sends; nil without a waiter.
+	// incoming receives the cursor that another edge sends; nil without a waiter.
 	incoming chan string
 }
 
-// add takes in a connection, after those that claimed the stream before it.
+// add adds a connection, after those that claimed the stream before it.
 func (at *attached) add(conn *connection) {
 	i := len(at.connections)
 	for c := conn.claim.revision; c != 0 && i > 0 && at.connections[i-1].claim.revision > c; i-- {
@@ -98,7 +98,7 @@ func (at *attached) add(conn *connection) {
 
 func (at *attached) newest() *connection { return at.connections[len(at.connections)-1] }
 
-// owner is whose a record is.
+// owner is the owner of a record.
 type owner uint8
 
 const (
@@ -125,7 +125,7 @@ const (
 	claimTimeout  = 500 * time.Millisecond // of a claim, which a client waits for
 	cursorTimeout = time.Second            // to wait for the cursor of a connection at another edge
 	attachBeat    = 10 * time.Second       // between two signs of life
-	attachSilence = 35 * time.Second       // after which an edge has gone
+	attachSilence = 35 * time.Second       // after which an edge counts as down
 	attachRenewal = 20 * time.Minute       // of a record, which expires in NATS after an hour
 	maxUnreleased = 10_000                 // beyond, records stay until they expire
 )
@@ -147,14 +147,14 @@ func attachKey(at window.Place) string {
 	return event.Token(at.Session) + "." + event.Token(at.Stream)
 }
 
-// join takes in a connection that has begun. One that is quiet gets its turn; the
-// other kind has it, since it is the first of its stream.
+// join adds a connection that has begun. A quiet one gets its turn; any other one has it
+// already, as the first of its stream.
 func (a *attachments) join(conn *connection) {
 	if conn.endsInGap() {
 		return
 	}
 	key := attachKey(conn.Reader.Place)
-	conn.withoutCursor = conn.Turns.WithoutCursor // which belongs to its worker
+	conn.withoutCursor = conn.Turns.WithoutCursor // Turns belongs to its worker
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	at := a.streams[key]
@@ -196,10 +196,10 @@ func (a *attachments) miss(key string, c claim) {
 	}
 }
 
-// claim is what came of claiming a stream's record, which is done before the client
-// hears anything: so of two connections the one that it made later is the newer one.
+// claim is the result of claiming a stream's record. The claim precedes the first byte of
+// the response, so of two connections the one that the client made later is the newer one.
 type claim struct {
-	tried    bool // it may be the edge's even if that did not hear of it
+	tried    bool // the record may be this edge's, even without an answer
 	before   attachRecord
 	revision uint64 // 0 when it could not be claimed
 }
@@ -207,19 +207,19 @@ type claim struct {
 // claim makes a stream's record this edge's. The connection must join, or be missed.
 func (a *attachments) claim(key string) claim {
 	a.mu.Lock()
-	a.coming[key]++ // or who ends meanwhile would release the record
+	a.coming[key]++ // or a connection that ends meanwhile would release the record
 	a.mu.Unlock()
 	ctx, cancel := context.WithTimeout(a.base, a.claimWithin)
 	defer cancel()
 	before, revision, err := a.records.claim(ctx, key, a.edge)
-	if err != nil { // clients make as many as they like while NATS is unavailable
+	if err != nil { // clients cause any number of these while NATS is unavailable
 		a.records.trouble.Note(ctx, "claim", "MCP connections are not known to other edges", slog.Any("error", err))
 		return claim{tried: true}
 	}
 	return claim{true, before, revision}
 }
 
-// leave lets go of a connection that has ended, at a place in its stream.
+// leave removes a connection that has ended; where is its cursor.
 func (a *attachments) leave(conn *connection, where string) {
 	key := attachKey(conn.Reader.Place)
 	a.mu.Lock()
@@ -234,7 +234,7 @@ func (a *attachments) leave(conn *connection, where string) {
 		switch {
 		case len(at.connections) == 0 && (a.owner(at.record) != unknown || conn.claim.tried):
 			a.work.Go(func() { a.release(key, where) })
-		case len(at.connections) > 0 && a.owner(at.record) != otherEdge: // else the claim of this one failed, and that edge has the newest
+		case len(at.connections) > 0 && a.owner(at.record) != otherEdge: // else this connection's claim failed, and that edge has the newest one
 			a.turn(at, at.newest(), where)
 		}
 	}
@@ -243,13 +243,13 @@ func (a *attachments) leave(conn *connection, where string) {
 	}
 }
 
-// turn has a connection get the messages from now on. The caller holds the lock.
+// turn has a connection receive the messages from now on. The caller holds the lock.
 func (a *attachments) turn(at *attached, conn *connection, where string) {
 	at.holder = conn
 	conn.Turn(where)
 }
 
-// begin has the newest connection get the messages, after a claim. The caller holds the lock.
+// begin has the newest connection receive the messages, after a claim. The caller holds the lock.
 func (a *attachments) begin(key string, at *attached, c claim) {
 	if c.revision > at.revision {
 		at.record, at.revision, at.written = attachRecord{Edge: a.edge}, c.revision, time.Now()
@@ -266,7 +266,7 @@ func (a *attachments) begin(key string, at *attached, c claim) {
 	case c.revision == 0 || !conn.withoutCursor || !a.alive(c.before):
 		a.turn(at, conn, "")
 		return
-	case at.record.From != "": // before anybody waited for it
+	case at.record.From != "": // the cursor came before the wait for it
 		a.turn(at, conn, at.record.From)
 		return
 	default:
@@ -289,9 +289,9 @@ func (a *attachments) alive(r attachRecord) bool {
 	return r.Edge != "" && r.Edge != a.edge && !r.Released && time.Since(a.heard[r.Edge]) < attachSilence
 }
 
-// silence has a connection be quiet, before what it is to do later, and returns how to wait for where it
-// stands then: at the latest when the log has been read for it. Who took over before would leave out what it
-// had yet to send. The caller holds the lock.
+// silence makes a connection quiet, before its later tasks, and returns a function that waits for its cursor:
+// until the pending read of the log has ended, if there is one. A connection that took over earlier would
+// skip the events that this one had yet to send. The caller holds the lock.
 func (a *attachments) silence(conn *connection) (where func() string) {
 	silenced := make(chan string, 1)
 	conn.Silence(silenced)
@@ -306,7 +306,7 @@ func (a *attachments) silence(conn *connection) (where func() string) {
 }
 
 // awaitCursor returns the cursor of another edge's connection, once that edge has written it into
-// the record that this one has claimed; empty when it does not come in time.
+// the record that this one has claimed; empty when it does not arrive in time.
 func (a *attachments) awaitCursor(incoming <-chan string) string {
 	timer := time.NewTimer(a.cursorWithin)
 	defer timer.Stop()
@@ -320,8 +320,8 @@ func (a *attachments) awaitCursor(incoming <-chan string) string {
 }
 
 // release lets another edge's connection take over, unless there is one here again, or one
-// is coming. A record that another edge has written for this one meanwhile has another revision. What
-// fails is tried again with the next sign of life.
+// is coming. A record that another edge has written for this one meanwhile has another revision. A
+// failed release is tried again with the next sign of life.
 func (a *attachments) release(key, where string) {
 	err := a.records.change(a.base, key, func(now attachRecord) (attachRecord, bool) {
 		a.mu.Lock()
@@ -343,12 +343,12 @@ func (a *attachments) takeOver(key string, revision uint64, where string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	at := a.streams[key]
-	if at == nil { // what failed may have been written
+	if at == nil { // a failed update may have been written
 		a.work.Go(func() { a.release(key, where) })
 		return
 	}
 	if err != nil || now < at.revision {
-		return // another edge was faster, or has claimed it since; or it is written and will be shown
+		return // another edge was faster, or has claimed it since; or the update is written and will be shown
 	}
 	at.record, at.revision, at.written = r, now, time.Now()
 	if at.holder == nil {
@@ -356,7 +356,7 @@ func (a *attachments) takeOver(key string, revision uint64, where string) {
 	}
 }
 
-// takeLeft takes over a record that is free, or still the same edge's that has gone.
+// takeLeft takes over a record that is released, or still that of the edge that is down.
 func (a *attachments) takeLeft(key string, known attachRecord) {
 	r, revision, err := a.records.read(a.base, key)
 	switch {
@@ -364,7 +364,7 @@ func (a *attachments) takeLeft(key string, known attachRecord) {
 	case err != nil || !r.Released && (known.Released || r.Edge != known.Edge):
 		return
 	case !r.Released:
-		r.From = "" // where another connection stood before it
+		r.From = "" // the cursor of an earlier connection
 	}
 	a.takeOver(key, revision, r.From)
 }
@@ -373,10 +373,10 @@ func (a *attachments) takeLeft(key string, known attachRecord) {
 // record.
 func (a *attachments) sendCursor(key string, cursor func() string, to string, revision uint64) {
 	where := cursor()
-	_, _ = a.records.update(a.base, key, attachRecord{Edge: to, From: where}, revision) // it does not wait for long
+	_, _ = a.records.update(a.base, key, attachRecord{Edge: to, From: where}, revision) // the other edge does not wait for long
 }
 
-// show takes what a record says now.
+// show takes the current content of a record.
 func (a *attachments) show(key string, r attachRecord, revision uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -389,13 +389,13 @@ func (a *attachments) show(key string, r attachRecord, revision uint64) {
 	}
 }
 
-// shown is what a record said.
+// shown is a record as the bucket has shown it.
 type shown struct {
 	record   attachRecord
 	revision uint64
 }
 
-// apply has an edge follow what the record of a stream says. The caller holds the lock.
+// apply has the connections to a stream follow its record. The caller holds the lock.
 func (a *attachments) apply(key string, at *attached, s shown) {
 	r, revision := s.record, s.revision
 	if revision <= at.revision {
@@ -408,7 +408,7 @@ func (a *attachments) apply(key string, at *attached, s shown) {
 			at.written = time.Now()
 		}
 		if r.From != "" && at.incoming != nil {
-			at.incoming <- r.From // there is room for one, and only one comes
+			at.incoming <- r.From // there is room for one cursor, and only one comes
 			at.incoming = nil
 		}
 		if old == nil && a.coming[key] == 0 { // a take-over was written, but not answered
@@ -426,7 +426,7 @@ func (a *attachments) apply(key string, at *attached, s shown) {
 	}
 }
 
-// dropRevisions drops all revisions: the records may be others when they are followed again.
+// dropRevisions drops all revisions: the bucket may have other records when it is followed again.
 func (a *attachments) dropRevisions() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -443,8 +443,8 @@ func (a *attachments) hear(edge string) {
 	a.heard[edge] = time.Now()
 }
 
-// tend takes over from edges that have gone, renews records, or writes them again that NATS has
-// lost (no revision means that there must be none), and tries again what failed.
+// tend takes over from edges that are down, renews records, writes records again that NATS has
+// lost (no revision means that there must be none), and tries failed claims and releases again.
 func (a *attachments) tend(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -482,14 +482,14 @@ func (a *attachments) renew(key string, revision uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch at := a.streams[key]; {
-	case at == nil: // it has gone meanwhile, and did not know of the record, which may be written all the same
+	case at == nil: // the last connection has ended, without knowledge of this record, which may be written all the same
 		a.work.Go(func() { a.release(key, "") })
 	case err == nil && at.revision == revision:
 		at.revision, at.written = now, time.Now()
 	}
 }
 
-// open has the records ready before the first client comes, if NATS is there.
+// open opens the records before the first client connects, if NATS is available.
 func (a *attachments) open(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
 	defer cancel()
@@ -516,8 +516,8 @@ func (a *attachments) run(ctx context.Context) {
 	}
 }
 
-// tick is what is done between two signs of life. While NATS was down, or the process was paused
-// (SIGSTOP, a frozen container), no other edge was heard, and none is silent for that.
+// tick does the work between two signs of life. While NATS was down, or the process was paused
+// (SIGSTOP, a frozen container), this edge heard no other one, so none counts as silent.
 func (a *attachments) tick(now, last time.Time, connected bool) {
 	if !connected || now.Sub(last) > 2*a.beatEvery {
 		a.mu.Lock()

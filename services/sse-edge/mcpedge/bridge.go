@@ -19,17 +19,17 @@ import (
 )
 
 const (
-	// bridgeTimeout bounds the wait for what a bridge says at once: to initialize, and
-	// to what has no response, it passes on what the upstream says.
+	// bridgeTimeout bounds the wait for a bridge's immediate answer: to initialize, and to
+	// messages without a response, it passes on the upstream's answer.
 	bridgeTimeout = 35 * time.Second
 	// requestTimeout bounds the wait for a bridge to take a request without a session, or to answer
-	// it without the log, for which it has 25 s. A bridge that dies before it is known to no log, so
-	// this is when the client has its error: within 30 s, as of any lost call.
+	// it without the log, for which it has 25 s. The log has no trace of a bridge that dies before that,
+	// so the client receives its error then: within 30 s, as for any lost call.
 	requestTimeout = 28 * time.Second
-	// takenTimeout bounds the wait until a bridge has taken a request. What it does not
-	// say by then, it may still have taken.
+	// takenTimeout bounds the wait until a bridge has taken a request. Without an answer by
+	// then, the bridge may still have taken it.
 	takenTimeout = 5 * time.Second
-	// bridgeWait is how long a request waits for a bridge to be there (docs/adr/0048).
+	// bridgeWait is how long a request waits for a bridge to be available (docs/adr/0048).
 	bridgeWait = 4 * time.Second
 	// bridgeRetry is how long a client waits before it tries again when no bridge listened.
 	bridgeRetry = 3 * time.Second
@@ -67,8 +67,8 @@ func (s *Service) ask(by context.Context, ask rpc.Ask, timeout time.Duration) (r
 	return answer, err
 }
 
-// askUntilTaken asks a bridge. If nothing was done it asks again, for as long as a bridge takes to be replaced or to
-// connect again. The time-out begins with each question.
+// askUntilTaken asks a bridge. A request that was not taken is sent again, for as long as a bridge takes to be
+// replaced or to connect again. The time-out begins with each question.
 func (s *Service) askUntilTaken(ask rpc.Ask, timeout time.Duration) (rpc.Answer, error) {
 	pauses, done := context.WithTimeout(s.subs.Base, s.bridgeWait)
 	defer done()
@@ -81,7 +81,7 @@ func (s *Service) askUntilTaken(ask rpc.Ask, timeout time.Duration) (rpc.Answer,
 	}
 }
 
-// askOnce asks a bridge, and the log where none is there.
+// askOnce asks a bridge, and the log when no bridge listens.
 func (s *Service) askOnce(ask rpc.Ask, timeout time.Duration) (rpc.Answer, error) {
 	ctx, cancel := context.WithTimeout(s.subs.Base, timeout)
 	defer cancel()
@@ -101,8 +101,8 @@ func (s *Service) hasEnded(ctx context.Context, ask rpc.Ask) bool {
 	return errors.Is(err, session.ErrNotFound) || err == nil && rec.State != session.Open
 }
 
-// beginAsk begins the span of what a bridge is asked, which continues it. When it is not
-// sampled, the bridge gets the client's own trace context.
+// beginAsk begins the span of a question to a bridge, which continues it. When the span is not
+// sampled, the bridge receives the client's own trace context.
 func (s *Service) beginAsk(by context.Context, ask *rpc.Ask) trace.Span {
 	_, span := s.traces.Start(by, tracing.Ask.Name, trace.SpanKindClient)
 	if span.IsRecording() {
@@ -115,7 +115,7 @@ func (s *Service) beginAsk(by context.Context, ask *rpc.Ask) trace.Span {
 }
 
 // withheld are the headers that belong to the connection, to the transport, or to Rejoin: a
-// bridge does not get them. Above all not the client's token, which is for the edge.
+// bridge does not receive them, above all not the client's token, which is for the edge.
 var withheld = []string{
 	"Accept", "Accept-Encoding", "Authorization", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Cookie", "Expect", "Host", "Keep-Alive",
 	headerLastID, headerSession, "Origin", "Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
@@ -132,7 +132,7 @@ func forwarded(c *fiber.Ctx) http.Header {
 }
 
 // cancel tells the bridge, without waiting for it, that a client no longer waits for a call's response on its
-// connection; resumable says that somebody may come back.
+// connection; resumable says that a client may still resume.
 func (s *Service) cancel(ask rpc.Ask, resumable bool) {
 	s.attached.work.Go(func() {
 		ctx, cancel := context.WithTimeout(s.subs.Base, takenTimeout)

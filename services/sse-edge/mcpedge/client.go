@@ -32,19 +32,19 @@ const (
 	revisionPrimed  = "2025-11-25" // the first whose clients understand an empty event
 )
 
-// caller is who sent a request to /mcp.
+// caller is the client that sent a request to /mcp.
 type caller struct {
 	version string // of the protocol; empty when the edge does not speak it, or it has no sessions
-	asked   string // for which version
-	resumes bool   // it can come back, although its version has no resuming
+	asked   string // the version that it asked for
+	resumes bool   // it can resume, although its version has no resuming
 	grants  auth.Grants
 }
 
-// primed reports whether the client understands events without data, and comes back
+// primed reports whether the client understands events without data, and reconnects
 // after a connection that ends early.
 func (m caller) primed() bool { return m.resumes || m.version >= revisionPrimed }
 
-// check looks at what all requests have in common. A version that the edge does not
+// check makes the checks that all requests have in common. A version that the edge does not
 // speak is left to the handler, which knows the request's ID.
 func (s *Service) check(c *fiber.Ctx) (caller, error) {
 	who := caller{asked: strings.Clone(c.Get(headerProtocol))}
@@ -67,8 +67,8 @@ func (s *Service) check(c *fiber.Ctx) (caller, error) {
 	return who, err
 }
 
-// unsupported is what a client gets whose revision the edge does not speak; one that
-// speaks others too falls back (MCP 2026-07-28, Versioning).
+// unsupported returns the error for a client whose revision the edge does not speak; a
+// client that speaks others too falls back (MCP 2026-07-28, Versioning).
 func (m caller) unsupported(id json.RawMessage) error {
 	if m.version != "" {
 		return nil

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// Config is about clients of MCP.
+// Config has the settings for clients of MCP.
 type Config struct {
 	// StreamMethods are the MCP requests that are answered with an event stream from
-	// the start, so that their clients can come back. Others are answered with JSON when
-	// their response is all there is.
+	// the start, so that their clients can resume. Others are answered with JSON when the
+	// response is their only message.
 	StreamMethods []string `name:"mcp-stream-methods" help:"MCP methods whose requests always receive an event stream." default:"tools/call,resources/read" placeholder:"METHOD"`
 	// ResumeStateless gives the events of calls of revision 2026-07-28 IDs, and serves a GET with
-	// Last-Event-ID there: the revision has no resuming, but SDKs resume what has IDs. Default: true.
+	// Last-Event-ID there: the revision has no resuming, but SDKs resume streams with IDs. Default: true.
 	ResumeStateless bool `name:"mcp-resume-stateless" help:"Let clients of MCP 2026-07-28 resume the response to a request with Last-Event-ID, which goes beyond that revision; a call is then cancelled --cancel-grace after its client has gone." default:"true" negatable:""`
-	// Events serves the methods events/list, events/poll and events/stream. Default: they are the MCP
-	// server's.
+	// Events serves the methods events/list, events/poll and events/stream. Default: the MCP server
+	// serves them.
 	Events bool `name:"mcp-events" help:"Serve streams of sessions to clients of MCP 2026-07-28 as MCP Events (events/list, events/poll, events/stream). Experimental." negatable:""`
-	// PublicURL is where clients reach the edge: scheme and host. With access control MCP clients learn
+	// PublicURL is the edge's URL for clients: scheme and host. With access control MCP clients learn
 	// there where to get a token. Default: none.
 	PublicURL string `name:"public-url" help:"URL under which clients reach the edge, such as https://mcp.example; tells MCP clients where to get a token." placeholder:"URL"`
 	// AuthorizationServers are the issuers of the tokens, which MCP clients receive.

@@ -24,45 +24,45 @@ import (
 	"rejoin/shared/sse"
 )
 
-// streamForm is what makes an event stream one of MCP: other blocks than those of /v1 stand
+// streamForm is the form of an event stream of MCP: other blocks than those of /v1 stand
 // around the same frames.
 type streamForm struct {
 	connection
 	service *Service
 	since   time.Time // when the connection began
-	// primed says that the client understands events without data, and comes back: it
-	// gets one first, and may be sent away.
+	// primed says that the client understands events without data, and reconnects: it
+	// receives one first, and may be sent away.
 	primed bool
-	// call are the IDs of the requests that the stream answers; on others there are none.
+	// call are the IDs of the requests that the stream answers; other streams have none.
 	call []json.RawMessage
 	// sse2024 says that the stream is of the transport of 2024-11-05: all streams of a
 	// session in one.
 	sse2024 bool
 	// stateless says that it is of a revision without sessions: its events have IDs only where the
-	// client may come back, and the call is cancelled when it goes.
+	// client may resume, and the call is cancelled when the client disconnects.
 	stateless bool
-	// held says that the client names the call's session, and only the bridge can tell whether it may: the
-	// session does not have the connection counted.
+	// held says that the client names the call's session, and only the bridge knows whether it may: the
+	// connection does not count for the session.
 	held bool
 	// discovers says that the response is that to server/discover.
 	discovers bool
 	// open are the IDs of the requests of call to which the client has received no response, as far as this
-	// connection knows: partly says that others received messages, perhaps responses, and moved that they
-	// did since this one did.
+	// connection knows. partly says that others received messages, perhaps responses; moved says that they
+	// received some since this one last did.
 	open          []json.RawMessage
 	partly, moved bool
-	// state is what the call is handed over with; nil for one that is not.
+	// state is the state with which the call is handed over; nil for a call that is not.
 	state *mcp.HandOver
 	// renamed is the client's newest request, of which it has the ID and the progress token; nil for a
-	// call that was not handed over. kind is no other stream's.
+	// call that was not handed over. kind is unique to the stream.
 	renamed *mcp.Request
 	kind    string
-	// handedOver says that the call was: the client is to make its request again.
+	// handedOver says that the call was handed over: the client is to make its request again.
 	handedOver bool
-	// checkAt is when the bridge is asked about the call next; zero for what is no call.
+	// checkAt is when the bridge is asked about the call next; zero for a stream of no call.
 	checkAt time.Time
 	unheard absence // of the bridge
-	lost    bool    // it was given up
+	lost    bool    // the call was given up
 }
 
 // newForm returns the form of a stream.
@@ -71,8 +71,7 @@ func newForm(who caller, stream string) *streamForm {
 	return &streamForm{primed: who.primed(), call: ids}
 }
 
-// begin lets a client in and opens the stream that it asks for, which has to be
-// started or dropped.
+// begin admits a client and opens its stream, which has to be started or dropped.
 func (s *Service) begin(c *fiber.Ctx, who caller, req subscriber.Request, form *streamForm) error {
 	sessions := []string{req.At.Session}
 	if form.held {
@@ -91,8 +90,8 @@ func (s *Service) begin(c *fiber.Ctx, who caller, req subscriber.Request, form *
 			return may, err
 		}
 	}
-	// What belongs to a call was lost in a gap, perhaps its response. Of other streams' gaps a
-	// client of MCP cannot be told.
+	// A gap of a call has lost some of its messages, perhaps the response. Gaps of other streams
+	// cannot be reported to a client of MCP.
 	call := len(form.call) > 0
 	conn.HandsOver = form.state != nil
 	conn.Continues = form.primed || conn.HandsOver
@@ -102,7 +101,7 @@ func (s *Service) begin(c *fiber.Ctx, who caller, req subscriber.Request, form *
 	return nil
 }
 
-// openStream lets a client in, as a connection of sessions, and opens a stream without a format.
+// openStream admits a client, as a connection of sessions, and opens a stream without a format.
 func (s *Service) openStream(c *fiber.Ctx, req subscriber.Request, sessions ...string) (*delivery.Connection, error) {
 	by, err := s.subs.Admit(c, sessions...)
 	if err != nil {
@@ -149,7 +148,7 @@ func (m *streamForm) Protocol() inspect.Protocol {
 	}
 }
 
-// Opening is the first block: a cursor to come back to, before there is any event.
+// Opening returns the first block: a cursor to resume at, before there is any event.
 func (m *streamForm) Opening(_ context.Context, from delivery.Beginning) []byte {
 	switch {
 	case m.sse2024:
@@ -185,14 +184,14 @@ func (m *streamForm) Begun() {
 	case !m.stateless:
 		m.service.attached.join(&m.connection)
 	case m.Reader.Came != cursor.FromNow:
-		m.checkAt = time.Now() // the bridge hears that somebody waits again
+		m.checkAt = time.Now() // the bridge learns that a client waits again
 	}
 }
 
 func (m *streamForm) Ended(begun bool) {
 	m.service.metrics.connections.Dec()
 	if m.stateless {
-		if len(m.open) > 0 && !m.handedOver { // one that is handed over ends when no edge asks about it
+		if len(m.open) > 0 && !m.handedOver { // a call that is handed over ends when no edge asks about it
 			m.service.cancel(rpc.Ask{Session: m.Reader.Place.Session, Stream: m.Reader.Place.Stream, Since: m.since}, m.primed)
 		}
 		return
@@ -205,13 +204,13 @@ func (m *streamForm) Ended(begun bool) {
 
 func (m *streamForm) Moved() { m.partly, m.moved = true, true }
 
-// prime appends a place and an empty event. The ID is another one each time: a client
-// that comes back with the one that it came with before takes that for no progress.
+// prime appends an event ID and an empty event. The ID is another one each time: a client
+// that reconnects with the same ID as before takes that for no progress.
 func (m *streamForm) prime(b []byte, position uint64) []byte {
 	return appendPrime(b, m.named(m.Reader.ID(position)))
 }
 
-// named returns an event ID that says all that the client comes back with.
+// named returns an event ID in the form that the client resumes with: with the session, unless a header names it.
 func (m *streamForm) named(id string) string {
 	if m.stateless || m.sse2024 {
 		return sessionEventID(m.Reader.Place.Session, id)
@@ -224,7 +223,7 @@ func appendPrime(b []byte, id string) []byte {
 	return append(b, "data:\n\n"...)
 }
 
-// Farewell is the last block of a stream that continues elsewhere, if its client can come back.
+// Farewell returns the last block of a stream that continues elsewhere, if its client can reconnect.
 func (m *streamForm) Farewell() []byte {
 	if m.stateless && !m.primed {
 		return m.handOverCall()
@@ -246,7 +245,7 @@ func (m *streamForm) handOverCall() []byte {
 }
 
 // handOverBlock returns the result by which a client makes its request again at once, with a state
-// that says after which event the answer continues.
+// that names the event after which the answer continues.
 //
 // The Go SDK takes only a result with inputRequests for one.
 func handOverBlock(id json.RawMessage, state mcp.HandOver, after string) []byte {
@@ -258,8 +257,8 @@ func handOverBlock(id json.RawMessage, state mcp.HandOver, after string) []byte 
 
 const noResponse = "The request has ended without a response."
 
-// Closing returns an error for each request of a call that ends without a response. With a gap that is
-// unsettled the client is asked to come again.
+// Closing returns an error for each request of a call that ends without a response. With an unchecked gap
+// the client is asked to reconnect.
 func (m *streamForm) Closing(s cursor.Step) []byte {
 	open := m.openAfter(s.Items)
 	// A window that is behind the client's event ID shows the end after isOver has found none.
@@ -281,7 +280,7 @@ func (m *streamForm) Closing(s cursor.Step) []byte {
 	return appendErrors(nil, open, why)
 }
 
-// Told notes how much of a step the client of a call has got; see cut of delivery's outbox.
+// Told notes how much of a step the client of a call has received; see cut of delivery's outbox.
 func (m *streamForm) Told(s cursor.Step, told int) {
 	m.open = m.openAfter(s.Items[:told])
 	m.moved = m.moved && told == 0
@@ -289,8 +288,8 @@ func (m *streamForm) Told(s cursor.Step, told int) {
 
 // openAfter returns the IDs of the requests that have no response once the client has received these
 // messages. The response to one request alone is the last message, whatever its ID: a call that was
-// handed over has another one. So is the last response to a batch, of which this connection does not know
-// which ones others received.
+// handed over has another one. So is the last response to a batch of which other connections may have
+// received responses.
 func (m *streamForm) openAfter(items []window.Item) []json.RawMessage {
 	switch n := len(items); {
 	case n == 0 || len(m.call) == 0:
@@ -337,7 +336,7 @@ func appendErrors(b []byte, ids []json.RawMessage, why string) []byte {
 }
 
 // sessionEventID is an event ID that names its session too: <session token>:<event ID>. It is for
-// clients that say nothing else when they come back: of 2024-11-05, and of a revision without sessions.
+// clients that send nothing else when they reconnect: of 2024-11-05, and of a revision without sessions.
 func sessionEventID(name, id string) string { return event.Token(name) + ":" + id }
 
 // parseSessionEventID splits <session token>:<event ID>; see sessionEventID. id is not parsed.
@@ -350,8 +349,8 @@ func parseSessionEventID(text string) (name, id string, ok bool) {
 	return name, id, err == nil
 }
 
-// endpoint is the first block: where to post. Its ID lets a client come back that is cut
-// off before the first message.
+// endpoint returns the first block: the URL to post to. Its ID lets a client resume that is
+// cut off before the first message.
 func (m *streamForm) endpoint(position uint64) []byte {
 	name := m.Reader.Place.Session
 	return sse.AppendEvent(nil, m.named(m.Reader.ID(position)), "endpoint", []byte("/messages?session="+url.QueryEscape(name)))
@@ -362,12 +361,12 @@ const (
 	checkEvery = 10 * time.Second
 	// recheckEvery is how often it is asked once no bridge has listened.
 	recheckEvery = 2 * time.Second
-	// unheardFor is how long no bridge may listen before a call is given up. One that
-	// restarts takes its calls over by then. With the times above the client has its error within
+	// unheardFor is how long no bridge may listen before a call is given up. A bridge that
+	// restarts takes its calls over by then. With the times above the client receives its error within
 	// 30 s, before the time-outs of clients (60 s in the TypeScript SDK).
 	unheardFor = 17 * time.Second
-	// maxChecks is how many are asked at a time; others wait for the next turn. A bridge that is
-	// paused holds half of its calls' for takenTimeout each, and has 4,096 calls by default: there
+	// maxChecks bounds the checks at a time; others wait for the next turn. A paused bridge holds
+	// the checks of half of its calls for takenTimeout each, and has 4,096 calls by default: there
 	// must be room for the calls of other bridges, which end after 35 s without a question.
 	maxChecks = 4096
 )
@@ -375,7 +374,7 @@ const (
 // Due is when the bridge is asked about the call next.
 func (m *streamForm) Due() time.Time { return m.checkAt }
 
-// Tick asks the bridge about a call, unless too many others are being asked about.
+// Tick asks the bridge about a call, unless too many checks are in progress.
 func (m *streamForm) Tick(now time.Time) {
 	s := m.service
 	every := s.checkEvery
@@ -407,7 +406,7 @@ func (m *streamForm) Tick(now time.Time) {
 }
 
 // noBridge gives the call up when no bridge has listened for long. The last one may have stored the response,
-// so the window has to reach the end that the log had then, and all of it has to be sent before.
+// so first the window has to reach the end that the log had then, and all messages have to be sent.
 func (m *streamForm) noBridge(now time.Time, sure bool) {
 	if !m.unheard.note(now, m.service.unheardFor) || !sure || !m.SendAll() {
 		return

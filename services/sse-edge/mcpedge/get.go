@@ -20,11 +20,11 @@ import (
 	"rejoin/shared/web"
 )
 
-// get answers with what a session's server sends of itself, from now on, or with the
-// rest of the one stream that Last-Event-ID names: 204 when nothing more will come on it,
-// since some clients come back after a response that is an error. A client that comes
-// back gives up after anything but a 200, so trouble that will pass is one. Of a session that has
-// ended the rest of a call's stream can be fetched: an error of the bridge, or what ends in a gap.
+// get answers with the messages that a session's server sends of itself, from now on, or with
+// the rest of the one stream that Last-Event-ID names: 204 when no message will follow on it,
+// since some clients reconnect after a response that is an error. A reconnecting client gives
+// up after anything but a 200, so a temporary error is one. Of an ended session the rest of a
+// call's stream can be fetched: an error of the bridge, or a rest that ends in a gap.
 //
 // The TypeScript SDK v1 reconnects for a call that ended in an error; only 204 or 405 stops it.
 func (s *Service) get(c *fiber.Ctx, who caller) error {
@@ -51,7 +51,7 @@ func (s *Service) get(c *fiber.Ctx, who caller) error {
 	req := subscriber.Request{At: window.Place{Session: rec.Session, Life: rec.Life, Stream: rpc.Standalone}, Start: cursor.Start{Now: true}}
 	if last != "" {
 		req.At.Stream, req.Start = id.Stream, cursor.Start{After: last}
-	} else { // another edge may have sent what the window has yet to come to
+	} else { // another edge may have sent events that this window has yet to receive
 		ctx, cancel := context.WithTimeout(s.subs.Base, subscriber.OpenTimeout)
 		_ = s.subs.Parts.CatchUp(ctx, rec.Session) // while the log does not answer, the client follows the window
 		cancel()
@@ -67,7 +67,7 @@ func (s *Service) get(c *fiber.Ctx, who caller) error {
 		over, err := s.isOver(c, req)
 		switch {
 		case err == nil && over && ended:
-			err = refusal.ErrNoSession // the rest of the answer was all that could be had of it
+			err = refusal.ErrNoSession // only the rest of the answer could be fetched
 		case err == nil && over:
 			err = c.SendStatus(http.StatusNoContent)
 		}
@@ -89,13 +89,13 @@ func sessionStream(stream string) bool {
 	return len(ids) > 0 || stream == rpc.Standalone
 }
 
-// postOnly refuses what the revision without sessions does not have.
+// postOnly refuses the methods that the revision without sessions does not have.
 func postOnly(c *fiber.Ctx) error {
 	c.Set(fiber.HeaderAllow, fiber.MethodPost)
 	return &refusal.Error{Status: http.StatusMethodNotAllowed, Code: rpc.CodeInvalid, Message: "Revision " + mcp.Stateless + " of MCP has no GET and no DELETE."}
 }
 
-// isOver reports whether nothing follows a client's place, and nothing ever will.
+// isOver reports whether no event follows a client's cursor, and none ever will.
 func (s *Service) isOver(c *fiber.Ctx, req subscriber.Request) (bool, error) {
 	client := s.subs.Config.Clients.Client(c)
 	r, err := s.subs.Open(client, req, window.Limits{Events: 1, Bytes: subscriber.StepBytes})
@@ -107,7 +107,7 @@ func (s *Service) isOver(c *fiber.Ctx, req subscriber.Request) (bool, error) {
 	return err == nil && step.Ended && len(step.Items)+len(step.Gaps) == 0, err
 }
 
-// later has a client that listens come back if an error is trouble that will pass.
+// later has a listening client reconnect if an error is temporary.
 func (s *Service) later(c *fiber.Ctx, who caller, err error) error {
 	if errors.Is(err, subscriber.ErrNoRoom) {
 		return s.comeBack(c, who)
@@ -125,7 +125,7 @@ func (s *Service) later(c *fiber.Ctx, who caller, err error) error {
 	return s.comeBack(c, who)
 }
 
-// comeBack answers with a stream that ends at once, and keeps the client's place.
+// comeBack answers with a stream that ends at once, and keeps the client's cursor.
 func (s *Service) comeBack(c *fiber.Ctx, who caller) error {
 	b := sse.AppendRetry(nil, delivery.Jitter(s.subs.Config.Retry))
 	name, last := "", c.Get(headerLastID)

@@ -15,9 +15,9 @@ import (
 	"rejoin/shared/web"
 )
 
-// The transport of MCP 2024-11-05: one event stream takes all messages of a session, and
-// tells where to post. The edge names the session when the stream is opened, and a bridge
-// makes it when initialize is posted, at any edge.
+// The transport of MCP 2024-11-05: one event stream carries all messages of a session, and
+// names the URL to post to. The edge names the session when the stream is opened, and a
+// bridge creates it when initialize is posted, at any edge.
 
 // legacyGet opens the event stream of a new session, or resumes one.
 func (s *Service) legacyGet(c *fiber.Ctx, who caller) error {
@@ -46,7 +46,7 @@ func (s *Service) legacyGet(c *fiber.Ctx, who caller) error {
 	return form.start(c)
 }
 
-// legacyPost takes a message. What is said to it comes on the event stream.
+// legacyPost takes a message. Its response comes on the event stream.
 func (s *Service) legacyPost(c *fiber.Ctx, who caller) (err error) {
 	result := postRefused
 	defer func() { s.countPost(result, err) }()
@@ -76,13 +76,13 @@ func (s *Service) legacyPost(c *fiber.Ctx, who caller) (err error) {
 	return refusal.WithID(err, p.only())
 }
 
-// unheardOf reports whether a name is that of no session, and may be.
+// unheardOf reports whether no session has a name, and one may.
 func (s *Service) unheardOf(name string) bool {
 	_, ok := s.sessions.Session(name)
 	return !ok && uuid.Validate(name) == nil
 }
 
-// legacyOpen has a bridge make the session. Its response goes the way of all others.
+// legacyOpen has a bridge create the session. Its response comes on the event stream, as all others do.
 func (s *Service) legacyOpen(c *fiber.Ctx, who caller, name string, p posted, body []byte) (result string, err error) {
 	stream, err := rpc.NewStream(p.ids, false)
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *Service) legacyOpen(c *fiber.Ctx, who caller, name string, p posted, bo
 	case err != nil:
 		return postRefused, err
 	case answer.Status == http.StatusOK && isError(answer.Data):
-		answer.Status = http.StatusBadRequest // there is no session that it could come on
+		answer.Status = http.StatusBadRequest // there is no session whose stream could carry it
 		return postRefused, pass(c, answer, nil)
 	case answer.Status != http.StatusOK:
 		return postRefused, pass(c, answer, nil)

@@ -1,6 +1,6 @@
 // Package mcpedge is the edge as clients of MCP see it: Streamable HTTP, of revisions with and
 // without sessions, the transport before it, tasks, and MCP Events. Requests go to a bridge, and
-// what belongs to them comes from the log, as event streams of package delivery.
+// their messages come from the log, as event streams of package delivery.
 package mcpedge
 
 import (

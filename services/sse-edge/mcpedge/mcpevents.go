@@ -46,8 +46,8 @@ const (
 const (
 	// eventsName is the one event type. Its arguments name a stream.
 	eventsName = "rejoin.stream"
-	// nextPollMS is when an idle client is to poll again, in milliseconds. Who wants events sooner
-	// uses events/stream.
+	// nextPollMS is when an idle client is to poll again, in milliseconds. A client that wants events
+	// sooner uses events/stream.
 	nextPollMS = 5000
 )
 
@@ -70,7 +70,7 @@ type eventsParams struct {
 	MaxEvents *int    `json:"maxEvents"`
 }
 
-// request returns what a subscriber asks for.
+// request returns the subscriber's request.
 func (p eventsParams) request(now time.Time) (req subscriber.Request, err error) {
 	switch {
 	case p.Name == nil:
@@ -110,7 +110,7 @@ func eventsInvalid(message string) error {
 	return &refusal.Error{Status: http.StatusBadRequest, Code: rpc.CodeInvalidParams, Message: "Invalid params: " + message}
 }
 
-// eventsPost answers a request about events. Its client may read what it may read at /v1.
+// eventsPost answers a request about events. Its client may read the same streams as at /v1.
 func (s *Service) eventsPost(c *fiber.Ctx, who caller, r mcp.Request, body []byte) (result string, err error) {
 	defer func() {
 		if err != nil {
@@ -172,7 +172,7 @@ func eventsRefusal(err error, id json.RawMessage) error {
 	return &r
 }
 
-// eventsPage makes pages as the sketch has them.
+// eventsPage returns the form of the sketch's pages.
 func eventsPage(id json.RawMessage) subscriber.PageForm {
 	return func(b []byte, r *cursor.Reader, step cursor.Step) ([]byte, error) {
 		last := len(step.Items) - 1
@@ -189,7 +189,7 @@ func eventsPage(id json.RawMessage) subscriber.PageForm {
 		}
 		b = delivery.AppendString(append(b, `],"cursor":`...), r.ID(r.Cursor))
 		b = strconv.AppendBool(append(b, `,"truncated":`...), hidden || len(step.Gaps) > 0)
-		// What a read of the log has not returned is in the window.
+		// The events after those of a read of the log are in the window.
 		more := step.More || last >= 0 && step.Items[last].Segment == window.OfLog
 		b = strconv.AppendBool(append(b, `,"hasMore":`...), more)
 		return append(strconv.AppendInt(append(b, `,"nextPollMs":`...), nextPollMS, 10), "}}"...), nil
@@ -241,7 +241,7 @@ func (f *eventsForm) Event(b, room []byte, it *window.Item) (_, _ []byte) {
 	return append(sse.AppendData(b, room), '\n'), room
 }
 
-// Heartbeat moves the client's cursor, but never over a gap that it has not been told of yet.
+// Heartbeat moves the client's cursor, but never over a gap that the client has not received yet.
 func (f *eventsForm) Heartbeat() []byte {
 	id := f.Reader.CursorID()
 	if id == "" {
@@ -250,14 +250,14 @@ func (f *eventsForm) Heartbeat() []byte {
 	return f.notify("heartbeat", map[string]any{"cursor": id})
 }
 
-// messageClosed is the error about a stream from which nothing more will come.
+// messageClosed is the error about a stream that has no more events and never will.
 const messageClosed = "NotFound: The stream is closed."
 
 func (f *eventsForm) Closing(cursor.Step) []byte {
 	return append(f.terminated(codeNotFound, messageClosed), f.response()...)
 }
 
-// Farewell has the client subscribe again at its cursor, unless it is not let in any more.
+// Farewell has the client subscribe again at its cursor, unless its access was revoked.
 func (f *eventsForm) Farewell() []byte {
 	if f.Revoked != nil && f.Revoked() {
 		return append(f.terminated(codeForbidden, "Forbidden: The access was revoked."), f.response()...)
@@ -276,7 +276,7 @@ func (f *eventsForm) notify(method string, params map[string]any) []byte {
 	return append(sse.AppendData(nil, data), '\n')
 }
 
-// response returns the block of the response, which says nothing.
+// response returns the block of the response, which is empty.
 func (f *eventsForm) response() []byte {
 	return append(sse.AppendData(nil, response(f.id, json.RawMessage(`{"resultType":"complete","_meta":{}}`))), '\n')
 }
@@ -300,7 +300,7 @@ func withEvents(data []byte) []byte {
 	return event.MustJSON(m)
 }
 
-// edited returns the response to the request of a call as its client gets it.
+// edited returns the response to the request of a call as its client receives it.
 func (m *streamForm) edited(response []byte) []byte {
 	if m.discovers && m.service.cfg.Events {
 		return withEvents(response)

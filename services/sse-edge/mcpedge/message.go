@@ -25,7 +25,7 @@ type posted struct {
 // isResponse reports whether an event is the response to a request: bridges give it the request's ID.
 func isResponse(message []byte) bool { return responseID(message) != "" }
 
-// responseID returns [rpc.IDKey] of what a message is the response to; empty for one that is none.
+// responseID returns [rpc.IDKey] of the request that a message responds to; empty for a message that is no response.
 func responseID(message []byte) string {
 	var m struct { // an rpc.Message would hold a copy of the result
 		ID     json.RawMessage `json:"id"`
@@ -80,7 +80,7 @@ func refuseMessage(err error) error {
 	return r
 }
 
-// check returns an error unless a client of this version may post this.
+// check returns an error unless a client of this version may post this body.
 func (p posted) check(version string) error {
 	if !p.batch {
 		return nil

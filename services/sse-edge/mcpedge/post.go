@@ -25,7 +25,7 @@ import (
 // is kept. A new connection costs about as much as such a call.
 const atOnce = 10 * time.Millisecond
 
-// post takes what a client sends: a request is answered with its response, or with
+// post takes a client's messages: a request is answered with its response, or with
 // the stream on which that comes; anything else with 202.
 func (s *Service) post(c *fiber.Ctx, who caller) (err error) {
 	result := postRefused
@@ -64,7 +64,7 @@ func (s *Service) countPost(result string, err error) {
 	s.metrics.posts.WithLabelValues(result).Inc()
 }
 
-// body reads and checks what a client has posted; answered says whether it takes the
+// body reads and checks the body of a POST; answered says whether the client takes the
 // answer from the response.
 func (s *Service) body(c *fiber.Ctx, who caller, answered bool) (p posted, body []byte, err error) {
 	if media, _, _ := strings.Cut(c.Get(fiber.HeaderContentType), ";"); !strings.EqualFold(strings.TrimSpace(media), fiber.MIMEApplicationJSON) {
@@ -75,7 +75,7 @@ func (s *Service) body(c *fiber.Ctx, who caller, answered bool) (p posted, body 
 	}
 	p, err = parsePosted(body)
 	p.stateless = answered && err == nil && who.stateless(p, body)
-	if known := answered && who.asked == mcp.Stateless; !p.stateless && !known { // else err says what is wrong, or the batch is refused
+	if known := answered && who.asked == mcp.Stateless; !p.stateless && !known { // else err has the reason, or the batch is refused
 		if unsupported := who.unsupported(p.only()); unsupported != nil {
 			return p, nil, unsupported
 		}
@@ -93,7 +93,7 @@ func (s *Service) body(c *fiber.Ctx, who caller, answered bool) (p posted, body 
 	return p, body, p.check(who.version)
 }
 
-// openSession begins a session: the edge names it, the bridge makes it.
+// openSession begins a session: the edge names it, the bridge creates it.
 func (s *Service) openSession(c *fiber.Ctx, who caller, body []byte) (result string, err error) {
 	name := uuid.NewString()
 	answer, err := s.initialize(c, who, rpc.Ask{Session: name, Data: body})
@@ -107,7 +107,7 @@ func (s *Service) openSession(c *fiber.Ctx, who caller, body []byte) (result str
 	return postOpened, nil
 }
 
-// initialize has a bridge make a session.
+// initialize has a bridge create a session.
 func (s *Service) initialize(c *fiber.Ctx, who caller, ask rpc.Ask) (rpc.Answer, error) {
 	if !who.grants.MayPublish(ask.Session) || !who.grants.MaySubscribe(ask.Session) {
 		return rpc.Answer{}, s.subs.Config.Access.Insufficient(c)
@@ -129,9 +129,8 @@ func (s *Service) postWithoutResponse(c *fiber.Ctx, ask rpc.Ask) (result string,
 	return postAccepted, nil
 }
 
-// call has a bridge take requests, and answers with the stream of what belongs to them. The
-// stream's name is new, so whatever it will hold comes after the place at which the
-// reader begins.
+// call has a bridge take requests, and answers with the stream of their messages. The stream's
+// name is new, so all its events come after the cursor at which the reader begins.
 func (s *Service) call(c *fiber.Ctx, who caller, life string, ask rpc.Ask, p posted) (result string, err error) {
 	if ask.Stream, err = rpc.NewStream(p.ids, p.batch); err != nil {
 		return postRefused, refusal.Invalid("Invalid request: " + err.Error())
@@ -148,7 +147,7 @@ func (s *Service) call(c *fiber.Ctx, who caller, life string, ask rpc.Ask, p pos
 	}()
 	answer, err := s.ask(form.Request.Ctx, ask, s.takenTimeout)
 	switch {
-	case errors.Is(err, rpc.ErrUnknown): // it may be at work: if it is not, a check will tell
+	case errors.Is(err, rpc.ErrUnknown): // the bridge may be at work: if it is not, a check finds out
 	case err != nil:
 		return postRefused, err
 	case answer.Status != http.StatusAccepted:
@@ -158,7 +157,7 @@ func (s *Service) call(c *fiber.Ctx, who caller, life string, ask rpc.Ask, p pos
 	return result, served(err, p.methods...)
 }
 
-// wantsPlain reports whether a request is answered with JSON when its response is all that there is.
+// wantsPlain reports whether a request is answered with JSON when the response is its only message.
 func (s *Service) wantsPlain(c *fiber.Ctx, method string) bool {
 	return !slices.Contains(s.cfg.StreamMethods, method) && !subscriber.PrefersStream(c.Get(fiber.HeaderAccept))
 }
@@ -168,7 +167,7 @@ func (s *Service) wantsPlain(c *fiber.Ctx, method string) bool {
 // dropped.
 func (s *Service) reply(c *fiber.Ctx, form *streamForm, plain bool) (result string, err error) {
 	patience := atOnce
-	form.checkAt = time.Now().Add(s.checkEvery) // only a stream is asked about
+	form.checkAt = time.Now().Add(s.checkEvery) // the bridge is asked about streams only
 	if plain {
 		patience = min(s.subs.Config.Heartbeat, s.checkEvery)
 	}
@@ -188,7 +187,7 @@ func (s *Service) reply(c *fiber.Ctx, form *streamForm, plain bool) (result stri
 	default:
 		return postStream, form.start(c)
 	}
-	if err != nil && form.primed { // the log has the response: the client comes back for it
+	if err != nil && form.primed { // the log has the response: the client resumes to receive it
 		result, err = postStream, subscriber.SendBriefly(c, form.Opening(c.UserContext(), delivery.Beginning{Position: form.Reader.ResumesAt(form.Step)}))
 		form.Drop()
 	}

@@ -22,17 +22,17 @@ import (
 const (
 	// attachTimeout bounds a request to NATS.
 	attachTimeout = 2 * time.Second
-	// attachEdges begins the keys of edges; no session's token does.
+	// attachEdges begins the keys of edges; no session's token begins with it.
 	attachEdges = "=edge."
-	// attachAgain is when to follow the bucket again after it could not be.
+	// attachAgain is the pause before the bucket is followed again after an error.
 	attachAgain = time.Second
 )
 
-// attachRecord is what the bucket says of a stream.
+// attachRecord is the bucket's value for a stream.
 type attachRecord struct {
-	// Edge is where the newest connection is.
+	// Edge is the edge of the newest connection.
 	Edge string `json:"edge"`
-	// From is the event ID of where the connection before, or the released one, stood.
+	// From is the event ID that was the cursor of the connection before, or of the released one.
 	From string `json:"from,omitempty"`
 	// Released says that the connection has ended: an edge with an older connection may take over.
 	Released bool `json:"released,omitempty"`
@@ -47,8 +47,8 @@ type attachRecords struct {
 	js       jetstream.JetStream
 	within   time.Duration // bounds each use
 	replicas int
-	trouble  *logrepeat.Log                     // that the bucket cannot be used, which is tried again soon
-	kv       atomic.Pointer[jetstream.KeyValue] // nil until it is there
+	trouble  *logrepeat.Log                     // logs that the bucket cannot be used, which is tried again soon
+	kv       atomic.Pointer[jetstream.KeyValue] // nil until it is opened
 }
 
 // errNoRecords is returned while the bucket cannot be reached.
@@ -90,8 +90,8 @@ func (a *attachRecords) use(ctx context.Context, f func(context.Context, jetstre
 	return f(ctx, *kv)
 }
 
-// claim makes a record an edge's, whatever it was, and returns what it was and the
-// revision that it has now.
+// claim makes a record an edge's, whatever it was, and returns the record before and the
+// new revision.
 func (a *attachRecords) claim(ctx context.Context, key, edge string) (before attachRecord, revision uint64, err error) {
 	value := event.MustJSON(attachRecord{Edge: edge})
 	err = a.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) error {
@@ -126,7 +126,7 @@ func (a *attachRecords) read(ctx context.Context, key string) (r attachRecord, r
 	return r, revision, err
 }
 
-// change replaces a record that there is, if to says so.
+// change replaces an existing record, if to returns true.
 func (a *attachRecords) change(ctx context.Context, key string, to func(attachRecord) (attachRecord, bool)) error {
 	return a.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) error {
 		for {
@@ -147,7 +147,7 @@ func (a *attachRecords) change(ctx context.Context, key string, to func(attachRe
 	})
 }
 
-// update replaces the record of a revision.
+// update replaces a record, if last is its revision.
 func (a *attachRecords) update(ctx context.Context, key string, r attachRecord, last uint64) (revision uint64, err error) {
 	err = a.use(ctx, func(ctx context.Context, kv jetstream.KeyValue) (err error) {
 		revision, err = kv.Update(ctx, key, event.MustJSON(r), last)
@@ -164,8 +164,8 @@ func (a *attachRecords) beat(ctx context.Context, edge string) {
 	})
 }
 
-// follow shows all records and their changes until ctx ends, and gives signs of life of an edge. The bucket calls
-// dropRevisions first, and again when it may be another one, whose revisions say nothing about those before.
+// follow shows all records and their changes until ctx ends, and gives signs of life of an edge. It calls
+// dropRevisions first, and again when the bucket may be another one, whose revisions are unrelated to those before.
 func (a *attachRecords) follow(ctx context.Context, edge string, to *attachments) {
 	for ctx.Err() == nil {
 		err := a.open(ctx)

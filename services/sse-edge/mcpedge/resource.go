@@ -9,10 +9,10 @@ import (
 	"rejoin/shared/web"
 )
 
-// wellKnown is where a client finds out who gives tokens (RFC 9728, section 3).
+// wellKnown is the path of the metadata that names the issuers of tokens (RFC 9728, section 3).
 const wellKnown = "/.well-known/oauth-protected-resource"
 
-// ResourceRoutes tell clients where to get a token, if the edge knows.
+// ResourceRoutes returns the routes of the metadata that names the issuers of tokens, if the edge knows its public URL.
 func (s *Service) ResourceRoutes() []web.Route {
 	if !s.subs.Config.Access.On() || s.cfg.PublicURL == "" {
 		return nil
@@ -36,8 +36,8 @@ func (s *Service) resource(path string) fiber.Handler {
 	}
 }
 
-// challenge adds to WWW-Authenticate where the client finds out who gives tokens (RFC
-// 9728, section 5.1).
+// challenge adds the URL of the metadata that names the issuers of tokens to WWW-Authenticate
+// (RFC 9728, section 5.1).
 func (s *Service) challenge(c *fiber.Ctx, status int) {
 	if s.cfg.PublicURL == "" || status != http.StatusUnauthorized && status != http.StatusForbidden {
 		return

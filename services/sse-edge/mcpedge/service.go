@@ -16,7 +16,7 @@ import (
 	"rejoin/shared/web"
 )
 
-// New returns a service whose streams subs has.
+// New returns a service that opens its streams with subs.
 func New(cfg Config, subs *subscriber.Service, b *backend.Backend, env daemon.Env) (*Service, error) {
 	records, err := newAttachRecords(b.Conn, b.Log.Settings().Replicas, env.Log)
 	if err != nil {
@@ -29,18 +29,18 @@ func New(cfg Config, subs *subscriber.Service, b *backend.Backend, env daemon.En
 	}, nil
 }
 
-// Open has the records of the newest connections ready before the first client comes, if NATS is
-// there.
+// Open opens the records of the newest connections before the first client connects, if NATS is
+// available.
 func (s *Service) Open(ctx context.Context) { s.attached.open(ctx) }
 
-// Run sees to it that of several connections of a client the newest one gets the messages, until
-// ctx ends and all that was begun is done. No request or stream may outlast ctx.
+// Run ensures that of several connections of a client the newest one receives the messages, until
+// ctx ends and all work in progress is done. No request or stream may outlast ctx.
 func (s *Service) Run(ctx context.Context) {
 	s.attached.run(ctx)
 	s.attached.work.Wait()
 }
 
-// Routes are MCP's Streamable HTTP, and the transport before it.
+// Routes returns the routes of MCP's Streamable HTTP, and of the transport before it.
 func (s *Service) Routes() []web.Route {
 	return []web.Route{
 		{Method: fiber.MethodPost, Path: "/mcp", Handler: s.handler(s.post)},
@@ -51,8 +51,8 @@ func (s *Service) Routes() []web.Route {
 	}
 }
 
-// handler returns a handler that lets a request in, has h answer it, and tells a client what
-// is wrong as a JSON-RPC error.
+// handler returns a handler that checks a request, has h answer it, and sends errors to the
+// client as JSON-RPC errors.
 func (s *Service) handler(h func(*fiber.Ctx, caller) error) fiber.Handler {
 	return func(c *fiber.Ctx) error {
 		subscriber.Uncached(c)

@@ -27,10 +27,10 @@ import (
 
 // The revision without sessions: each POST is a request of its own, and the answer is JSON or an
 // event stream that ends with the response. A bridge answers a quick request at once; any other
-// gets a session in the log that no client ever hears of, with one stream.
+// gets a session in the log that no client ever learns of, with one stream.
 
-// stateless reports whether a POST is of a revision without sessions: the body says so, or else the
-// header. Bodies of earlier revisions have no version.
+// stateless reports whether a POST is of a revision without sessions, by its header or its body. Bodies
+// of earlier revisions have no version.
 func (m caller) stateless(p posted, body []byte) bool {
 	return !p.batch && (m.asked == mcp.Stateless || mcp.Claims(body))
 }
@@ -92,8 +92,8 @@ func (s *Service) statelessPost(c *fiber.Ctx, who caller, p posted, body []byte)
 	return s.statelessCall(c, who, ask, r)
 }
 
-// statelessCall has a bridge take a request, and answers with what the bridge says at once, or with the
-// stream that it stores: with the response alone where that is likely to be all.
+// statelessCall has a bridge take a request, and answers with the bridge's immediate answer, or with the
+// stream that it stores: with the response alone where that is likely to be the only message.
 func (s *Service) statelessCall(c *fiber.Ctx, who caller, ask rpc.Ask, r mcp.Request) (result string, err error) {
 	req := subscriber.Request{At: window.Place{Session: ask.Session, Life: ask.Life, Stream: ask.Stream}, Start: cursor.Start{Now: true, NewStream: true}}
 	form := newForm(who, ask.Stream)
@@ -134,7 +134,7 @@ func (s *Service) statelessCall(c *fiber.Ctx, who caller, ask rpc.Ask, r mcp.Req
 const maxTokenBytes = 1 << 10
 
 // statelessAgain answers the request of a client that the call was handed over to, with the rest of the
-// stream that the call has. No bridge is asked: what answers there are to its questions, it has.
+// stream that the call has. No bridge is asked: the call has all answers to its questions that there are.
 func (s *Service) statelessAgain(c *fiber.Ctx, who caller, r mcp.Request, state mcp.HandOver) (result string, err error) {
 	gone := refusal.FromMCP(mcp.ErrState, r.ID)
 	token := r.Meta["progressToken"]
@@ -173,15 +173,15 @@ func (s *Service) statelessAgain(c *fiber.Ctx, who caller, r mcp.Request, state 
 	return result, err
 }
 
-// handOverAgain hands a call over once more, to a client that came back to an edge that stops: a proxy takes
-// a moment to notice, and the client knows no other place. It waits that moment.
+// handOverAgain hands a call over once more, to a client that reconnected to an edge that stops: a proxy takes
+// a moment to notice, and the client knows no other edge. The edge waits that moment.
 func (s *Service) handOverAgain(c *fiber.Ctx, id json.RawMessage, state mcp.HandOver) (result string, err error) {
 	natsconn.Pause(s.subs.Base, delivery.Jitter(s.subs.Config.Retry))
 	return postStream, subscriber.SendBriefly(c, handOverBlock(id, state, state.After))
 }
 
 // statelessGet answers with the rest of a call's stream, which the event ID names with its session:
-// 204 when nothing is left, and the error of a call that is gone as an event, since some clients take
+// 204 when no event is left, and the error of a forgotten call as an event, since some clients take
 // a 4xx for the end of the server.
 func (s *Service) statelessGet(c *fiber.Ctx, who caller) error {
 	last := strings.Clone(c.Get(headerLastID))
@@ -221,8 +221,8 @@ func (s *Service) statelessGet(c *fiber.Ctx, who caller) error {
 }
 
 // statelessOver answers a client that has all of a call's stream: with 204 if that ends with the
-// response, else with an error, as who was there at the end has got it. The call was cancelled then:
-// the client has been away for too long, or another one of the same principal has made the same call.
+// response, else with the error that a client connected at the end has received. The call was cancelled
+// then: the client was disconnected for too long, or another one of the same principal has made the same call.
 func (s *Service) statelessOver(c *fiber.Ctx, at window.Place, ids []json.RawMessage) error {
 	e, err := s.newest(s.subs.Config.Clients.Client(c), at)
 	switch {

@@ -18,8 +18,8 @@ import (
 	"rejoin/shared/session"
 )
 
-// The tasks extension. Any edge finds the newest state of a task in the log; a bridge has to be
-// there only for what changes the task.
+// The tasks extension. Any edge finds the newest state of a task in the log; only requests that
+// change the task need a bridge.
 
 // taskPost answers a request about the task of a session.
 func (s *Service) taskPost(c *fiber.Ctx, who caller, ask rpc.Ask, r mcp.Request) (result string, err error) {
@@ -79,13 +79,13 @@ func (s *Service) taskOf(client string, rec session.Record) (mcp.Task, error) {
 	}
 	is, err := mcp.ParseTask(e.Data)
 	if err != nil {
-		return mcp.Task{}, eventlog.ErrNotFound // somebody has published there
+		return mcp.Task{}, eventlog.ErrNotFound // another publisher has used the stream
 	}
 	return is.Task, nil
 }
 
-// hasLost reports whether no bridge has listened for a session for long. It asks each time. Once none does, the edge
-// also asks by itself, until one does or the session counts as lost: clients may ask seldom, or another edge.
+// hasLost reports whether no bridge has listened for a session for long. It asks each time. Once no bridge listens,
+// the edge also asks by itself, until one does or the session counts as lost: clients may ask seldom, or another edge.
 func (s *Service) hasLost(name string) bool {
 	lost, begun := s.askFor(name)
 	if begun != nil {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// absence is what an edge has seen of a bridge that does not listen. The zero value has seen nothing. It counts the
-// time that the edge has watched: a bridge may have been there between two checks that are more than half of the
-// limit apart, so the second one is the first of a new absence.
+// absence records an edge's checks of a bridge that does not listen. The zero value has none. It counts the time
+// that the edge has watched: a bridge may have listened between two checks that are more than half of the limit
+// apart, so the second one is the first of a new absence.
 type absence struct {
 	first, last time.Time
 	lost        bool
@@ -16,8 +16,8 @@ type absence struct {
 // begun reports whether the last check found no bridge.
 func (a *absence) begun() bool { return !a.first.IsZero() }
 
-// note notes a check that finds no bridge, and reports whether none has listened for the limit. It does so from then
-// on, however far apart the checks are.
+// note notes a check that finds no bridge, and reports whether none has listened for the limit. Once true, it stays
+// true, however far apart the checks are.
 func (a *absence) note(now time.Time, limit time.Duration) (lost bool) {
 	if !a.begun() || now.Sub(a.last) > limit/2 {
 		a.first = now
@@ -26,7 +26,7 @@ func (a *absence) note(now time.Time, limit time.Duration) (lost bool) {
 	return a.lost
 }
 
-// maxUnheard is for how many sessions an edge remembers that no bridge listens.
+// maxUnheard bounds the sessions of which an edge remembers that no bridge listens.
 const maxUnheard = 10_000
 
 // unheard are the absences of the bridges of tasks, by session. It is safe for concurrent use.
@@ -50,7 +50,7 @@ func (u *unheard) note(name string, silent bool, now time.Time, limit time.Durat
 			u.all = map[string]*absence{}
 		}
 		if len(u.all) >= maxUnheard {
-			clear(u.all) // they are asked about again
+			clear(u.all) // the edge asks about them again
 		}
 		a = &absence{}
 		u.all[name], begun = a, a
@@ -58,7 +58,7 @@ func (u *unheard) note(name string, silent bool, now time.Time, limit time.Durat
 	return a.note(now, limit), begun
 }
 
-// lasts reports whether an absence goes on that is no loss yet.
+// lasts reports whether an absence continues and is no loss yet.
 func (u *unheard) lasts(name string, a *absence) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

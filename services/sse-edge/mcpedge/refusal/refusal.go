@@ -14,8 +14,8 @@ import (
 	"rejoin/shared/web"
 )
 
-// CodeNoSession is the code of the JSON-RPC error that MCP's SDKs use for a session that is not
-// there.
+// CodeNoSession is the code of the JSON-RPC error that MCP's SDKs use for a session that does
+// not exist.
 const CodeNoSession = -32001
 
 // Error is the answer to a request to /mcp that is not served.
@@ -41,7 +41,7 @@ func (e *Error) Unwrap() error { return e.Cause }
 // Body returns the JSON-RPC error.
 func (e *Error) Body() []byte { return rpc.ErrorMessage(e.ID, e.Code, e.Message, e.Data) }
 
-// Invalid returns the refusal of a request that is not as MCP wants it.
+// Invalid returns the refusal of a request that violates MCP.
 func Invalid(message string) *Error {
 	return &Error{Status: http.StatusBadRequest, Code: rpc.CodeInvalid, Message: message}
 }
@@ -65,8 +65,8 @@ func From(err error) *Error {
 	return e
 }
 
-// FromMCP returns the refusal of a request that is not as its revision wants it; an error that is no
-// [mcp.Error] stays as it is.
+// FromMCP returns the refusal of a request that violates its revision; an error that is no [mcp.Error]
+// stays as it is.
 func FromMCP(err error, id json.RawMessage) error {
 	if e, ok := errors.AsType[*mcp.Error](err); ok {
 		return &Error{Status: e.Status, Code: e.Code, Message: e.Message, Data: e.Data, ID: id}
