@@ -18,8 +18,8 @@ function parseID(id) {
 }
 
 // Order judges each event by its sequence. `delivered` is the cursor up to which
-// everything had been delivered before this page looked, so after a reload an
-// event at or below it is a duplicate although this page never saw it.
+// all events had been delivered before this page was loaded, so after a reload an
+// event at or below it is a duplicate although this page never received it.
 class Order {
   constructor(deliveredID) {
     this.reset(deliveredID)
@@ -53,7 +53,7 @@ class Order {
     }
   }
 
-  // A cursor says that everything up to it has been delivered.
+  // All events up to a cursor have been delivered.
   passed(sequence) {
     if (sequence > this.last) this.last = sequence
   }
@@ -64,7 +64,7 @@ class Order {
 // keys, so the tokens are kept as they were written.
 
 function parseJSON(text) {
-  JSON.parse(text) // throws on what is not JSON; below, the text is known to be good
+  JSON.parse(text) // throws on other text; below, the text is known to be JSON
   const tokens = text.match(/"[^"\\]*(?:\\.[^"\\]*)*"|[{}[\],:]|[^\s{}[\],:"]+/g)
   if (tokens.length > LAID_OUT) throw new RangeError('too many tokens')
   let at = 0
@@ -93,7 +93,7 @@ function parseJSON(text) {
 
 const span = (className, text) => el('span', className, text)
 
-// layJSON appends a node; what fits on a line stays on one.
+// layJSON appends a node; one that fits on a line stays on one.
 function layJSON(parent, node, line = 64, indent = 0) {
   if (!node.items) {
     parent.append(span(node.kind, node.text))
@@ -120,9 +120,9 @@ function layJSON(parent, node, line = 64, indent = 0) {
   parent.append((flat ? ' ' : '\n' + ' '.repeat(indent)) + node.close)
 }
 
-// ---- What is kept: a cursor for each stream ----------------------------------
+// ---- The storage: a cursor for each stream -----------------------------------
 // The cursor is kept twice: in localStorage, so that a new tab or a bookmark
-// continues, and for this tab, so that a reload continues where this tab was
+// continues, and for this tab, so that a reload continues at this tab's cursor
 // although another one watches the same stream and is further.
 
 const PREFIX = 'rejoin.playground.'
@@ -223,7 +223,7 @@ function render() {
     const rows = document.createDocumentFragment()
     for (const row of pending.slice(-VIEW_ROWS)) rows.prepend(buildRow(row))
     pending = []
-    // Someone who has scrolled down is reading: keep the place.
+    // A user who has scrolled down is reading: keep the scroll position.
     const reading = list.scrollTop > 0 ? list.firstElementChild : null
     const before = reading?.getBoundingClientRect().top
     list.prepend(rows)
@@ -289,11 +289,11 @@ function buildMessage(row) {
 // ---- The connection --------------------------------------------------------------
 
 let subscription = null // or null when we want none
-let target = null // what it watches, or watched last
-let cursor = '' // everything up to here has been delivered to this page
+let target = null // the current or last target of the subscription
+let cursor = '' // all events up to here have been delivered to this page
 let state = 'idle'
 let missed = 0 // messages that this page stored in the target while it was not connected
-let countdown = 0 // the timer that tells when the next connection comes
+let countdown = 0 // the timer that shows when the next connection comes
 const order = new Order('')
 
 const STATES = { idle: 'not connected', connecting: 'connecting', live: 'live', waiting: 'reconnecting', cut: 'cut', closed: 'closed' }
@@ -331,7 +331,7 @@ function save(place) {
   schedule()
 }
 
-// follow starts on a target; on another one than before it starts counting again.
+// follow starts on a target; on a new target it starts counting again.
 function follow(next) {
   if (target === null || target.key !== next.key || target.whole !== next.whole) {
     target = next
@@ -511,11 +511,11 @@ async function request(method, path, body) {
 }
 
 // ---- Access --------------------------------------------------------------------------
-// The token is what the field holds: it is sent with everything, and kept nowhere.
+// The token is the value of the field: it is sent with each request, and kept nowhere.
 
 const token = () => tokenIn($('token'))
 
-// refusal shows what a refused request needs, and returns a sentence about it.
+// refusal shows the next step after a refused request, and returns a sentence about it.
 function refusal({ status, code }) {
   setText($('access-outcome'), '')
   const needed = status === 401 || code === 'origin_not_allowed'
@@ -525,7 +525,7 @@ function refusal({ status, code }) {
   $('access').open = true
   const why = status === 401 && token() ? 'The token was refused.' : 'A token is needed.'
   setText($('access-outcome'), why)
-  // A connection may end while somebody types elsewhere.
+  // A connection may end while the user types elsewhere.
   if (!document.activeElement?.matches('input:not([type="checkbox"]), textarea, select')) $('token').focus()
   return `${why} Enter one, then resume.`
 }
@@ -613,7 +613,7 @@ function named(...fields) {
   return true
 }
 
-// publish tries once: here it is shown what comes of it.
+// publish tries once: this page shows the result.
 async function publish({ session, stream }, body, key, type) {
   try {
     return { data: await store(session, stream, body, { key, type: type || undefined, token, attempts: 1 }) }
@@ -638,15 +638,15 @@ async function publishOnce() {
   setText($('published'), `Stored as ${data.id}${data.duplicate ? ': it was there already' : ''}`)
 }
 
-// stored counts what a cut connection misses.
+// stored counts the messages that a cut connection misses.
 function stored(to) {
   if (state !== 'cut' || target.session !== to.session || !(target.whole || target.stream === to.stream)) return
   missed++
   setText($('detail'), `${number(missed)} published since the cut. Resume brings ${missed === 1 ? 'it' : 'them'} first.`)
 }
 
-// auto publishes one after the other, so that the order is ours; one that got
-// no answer is sent again under the same key, so that none is lost or doubled.
+// auto publishes one message after the other, so that the order is ours; one without
+// an answer is sent again under the same key, so that none is lost or doubled.
 async function auto() {
   if (!named('session', 'stream')) return
   const run = (autoRun = ++autoSeries)
@@ -741,7 +741,7 @@ function start() {
   writeURL()
 
   const first = readTarget()
-  const after = query.get('after') // a link can carry a place: it counts once
+  const after = query.get('after') // a link can carry a cursor: it counts once
   if (after) keep('cursor:' + first.key, after)
   if (after || recall('connected:' + first.key)) {
     follow(first)

@@ -1,4 +1,4 @@
-/** Which stream, which session with all its streams, or which sessions are followed. */
+/** The stream, the session with all its streams, or the sessions to follow. */
 export type Target =
   | {
       session: string
@@ -8,7 +8,7 @@ export type Target =
       base?: string | URL
     }
   | {
-      /** Up to 500 of them, on one connection. One that ends in `*` stands for all whose names begin so. */
+      /** Up to 500 sessions, on one connection. A name that ends in `*` stands for all names that begin so. */
       sessions: string[]
       /** Sessions that are new since the cursor: they begin at the start, or at `from`. Later they belong into `sessions`. */
       added?: string[]
@@ -21,11 +21,11 @@ export type Target =
       url: string | URL
     }
 
-/** An event, as `onEvent` and the loop get it. */
+/** An event, as `onEvent` and the loop receive it. */
 export interface RejoinEvent<Message = unknown> {
-  /** The place behind it: everything up to it has been delivered. */
+  /** The cursor after the event: everything up to it has been delivered. */
   id: string
-  /** `message`, or what its publisher gave as Event-Type. */
+  /** `message`, or its publisher's Event-Type. */
   type: string
   /** The session's name, where several are followed. */
   session?: string
@@ -35,36 +35,36 @@ export interface RejoinEvent<Message = unknown> {
   time: string | null
   /** The message, parsed: any JSON value. */
   message: Message
-  /** The text that came, byte for byte: of the message, or of its envelope. */
+  /** The text as received, byte for byte: of the message, or of its envelope. */
   data: string
 }
 
-/** Events that the place should have been followed by, and that no longer exist. */
+/** Events that should have followed the cursor, and no longer exist. */
 export interface Gap {
-  /** The place to resume after. Empty, or the place before the gap, where several sessions are followed or another gap follows. */
+  /** The cursor to resume after. Empty, or the cursor before the gap, where several sessions are followed or another gap follows. */
   id: string
   reason: 'expired' | 'trimmed' | 'cleared' | 'rolled_back' | 'damaged' | 'unknown'
-  /** False when nobody could say whether anything is missing. */
+  /** False when it is unknown whether any event is missing. */
   certain: boolean
-  /** The session it is about, where several are followed. */
+  /** The session of the gap, where several are followed. */
   session?: string
-  /** The stream it is about; null for a whole session. */
+  /** The stream of the gap; null for a whole session. */
   stream: string | null
   requested: string
   resumesAt: string
 }
 
-/** What a connection begins with. */
+/** The start of a connection. */
 export interface Connection {
-  /** The place where it begins; empty when a gap comes next. */
+  /** The cursor at which it begins; empty when a gap comes next. */
   id: string
   session: string
   stream: string | null
   /** In place of `session`, `stream`, `exists` and `oldest`, where several are followed. */
   sessions?: SessionState[]
-  /** Whether anything was ever written to it. */
+  /** Whether any event was ever written to it. */
   exists: boolean
-  /** Whether it goes on exactly behind the cursor that was sent. */
+  /** Whether it resumes exactly after the cursor that was sent. */
   resumed: boolean
   /** The oldest event that is retained. */
   oldest: string | null
@@ -76,7 +76,7 @@ export interface Connection {
 export interface SessionState {
   session: string
   stream: string | null
-  /** `unknown`: there is no such session, or it is not for this client. `full`: more sessions match this pattern than fit. */
+  /** `unknown`: there is no such session, or this client may not read it. `full`: more sessions match this pattern than fit. */
   state: 'open' | 'closed' | 'unknown' | 'full'
 }
 
@@ -86,7 +86,7 @@ export type End =
   | { reason: 'closed'; error?: undefined }
   /** `close` was called, the signal aborted, or the loop left. */
   | { reason: 'stopped'; error?: undefined }
-  /** The server refused, and will again: a 4xx other than 408, 425 and 429; a 401 once no new token is to be had. */
+  /** The server refused, and will again: a 4xx other than 408, 425 and 429; a 401 once no new token is available. */
   | { reason: 'refused'; error: RejoinError }
   /**
    * A callback threw: the cursor stands before the event that it was called for. Or the storage threw: the event was
@@ -103,7 +103,7 @@ export interface StateDetail {
   error?: unknown
 }
 
-/** Where a cursor is kept between two runs. Both may return promises. */
+/** The storage of a cursor between two runs. Both methods may return promises. */
 export interface CursorStore {
   load(): string | null | undefined | Promise<string | null | undefined>
   save(id: string): unknown
@@ -118,9 +118,9 @@ export interface SubscribeOptions<Message = unknown> {
    * one waits for it. Without it, one `for await` loop reads the subscription.
    */
   onEvent?(event: RejoinEvent<Message>): unknown
-  /** Is called where events are missing. Default: a warning on the console. */
+  /** Is called for each gap. Default: a warning on the console. */
   onGap?(gap: Gap): unknown
-  /** Is called once, when nothing will follow; what it throws goes to the console. Default: errors go there. */
+  /** Is called once, when no event will follow; its exceptions are written to the console. Default: errors are. */
   onClose?(end: End): void
   /** Is called with each state but `closed`, which `onClose` reports. */
   onState?(state: Exclude<State, 'closed'>, detail: StateDetail): unknown
@@ -132,13 +132,13 @@ export interface SubscribeOptions<Message = unknown> {
   /** Is called with an event that lies at or before the cursor, which is dropped. A server that is in order sends none. */
   onRepeat?(event: RejoinEvent<Message>): unknown
 
-  /** Where to begin: behind this place. Wins over what is stored; the empty string begins anew. */
+  /** The cursor to begin after. Wins over the stored one; the empty string begins without a cursor. */
   cursor?: string
-  /** Where the cursor is kept: the key in localStorage, or an object that loads and saves it. It is saved once onEvent is done with an event. */
+  /** The storage of the cursor: the key in localStorage, or an object that loads and saves it. It is saved once onEvent is done with an event. */
   storage?: string | CursorStore
-  /** Where to begin without a cursor: with what is retained (the default) or with what comes. */
+  /** The start without a cursor: the oldest retained event (the default) or the next event. */
   from?: 'start' | 'now'
-  /** Where to begin without a cursor, in place of `from`: with so many of the newest events, 1 to 1000. Not for several sessions. */
+  /** The start without a cursor, in place of `from`: the number of newest events to begin with, 1 to 1000. Not for several sessions. */
   last?: number
 
   /**
@@ -158,7 +158,7 @@ export interface SubscribeOptions<Message = unknown> {
   /** Closes the subscription when it is aborted. */
   signal?: AbortSignal
 
-  /** Milliseconds without a word after which a connection counts as dead. Default: 45,000; the server's heartbeat is 15,000. */
+  /** Milliseconds without data after which a connection counts as dead. Default: 45,000; the server's heartbeat is 15,000. */
   silence?: number
   /** Most milliseconds between two connections, unless the server asks for more, up to an hour. Default: 30,000. */
   maxDelay?: number
@@ -167,12 +167,12 @@ export interface SubscribeOptions<Message = unknown> {
 }
 
 export interface Subscription<Message = unknown> extends AsyncIterable<RejoinEvent<Message>> {
-  /** The place up to which everything has been dealt with; empty before the first. */
+  /** The cursor up to which all events have been handled; empty before the first. */
   readonly cursor: string
   readonly state: State
-  /** What makes the connections. An `eventsource` that has given up or was silent for too long becomes `fetch`. */
+  /** The API that makes the connections. An `eventsource` that has given up or was silent for too long becomes `fetch`. */
   readonly transport: 'eventsource' | 'fetch'
-  /** Resolves when nothing will follow. */
+  /** Resolves when no event will follow. */
   readonly closed: Promise<End>
   /** Ends the subscription. A callback that is running is not interrupted; no other one but onClose is called. */
   close(): void
@@ -196,14 +196,14 @@ export interface PublishOptions {
   headers?: RequestInit['headers']
   /** As of fetch. Default: `same-origin`. */
   credentials?: RequestInit['credentials']
-  /** How often it is tried, at most. Default: 5. More may take longer than the server knows a key (2 min). */
+  /** Most attempts. Default: 5. More may take longer than the server remembers a key (2 min). */
   attempts?: number
   signal?: AbortSignal
   /** Takes the place of the global fetch. */
   fetch?: typeof fetch
 }
 
-/** What the server says of a message that is stored. */
+/** The server's answer about a stored message. */
 export interface Stored {
   id: string
   /** Whether it had been stored under this key before. */
@@ -211,13 +211,13 @@ export interface Stored {
 }
 
 /**
- * Stores a message: a value that becomes JSON, or a JSON text as a string. Failures that may pass are tried
+ * Stores a message: a value that becomes JSON, or a JSON text as a string. Temporary failures are tried
  * again under the same key. It rejects with a RejoinError, with the signal's reason, or with a TypeError for an
  * argument that makes no sense.
  */
 export function publish(session: string, stream: string, message: unknown, options?: PublishOptions): Promise<Stored>
 
-/** An answer that is not the one hoped for, or none at all. */
+/** An unexpected answer, or none at all. */
 export class RejoinError extends Error {
   name: 'RejoinError'
   /** HTTP status; 0 when there was no answer. */
@@ -237,7 +237,7 @@ export class EventStreamParser {
   push(bytes: Uint8Array): { type: string; id: string; data: string }[]
   /** Of the last block, whether it had data or not. */
   readonly lastEventId: string
-  /** Reconnection time in milliseconds, as last told. */
+  /** Reconnection time in milliseconds, as last sent by the server. */
   readonly retry: number | null
 }
 

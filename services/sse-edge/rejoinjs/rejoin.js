@@ -2,18 +2,18 @@
 // stream and continues exactly where it stopped, publish stores a message once.
 // No dependencies and no build step; rejoin.d.ts has the types, README.md the manual.
 
-const RETRY = 3000 // ms between two connections, until the server says otherwise
+const RETRY = 3000 // ms between two connections, until the server sends another time
 const MIN_RETRY = 100 // ms; a server that asks for less would be asked without a pause
 const MAX_RETRY = 3_600_000 // ms; more is a mistake of a server or a proxy
 const MAX_DELAY = 30_000 // ms
 const MAX_TIMER = 2 ** 31 - 1 // ms; a longer one ends at once
-const SILENCE = 45_000 // ms; a server lets its clients hear from it every 15 s
+const SILENCE = 45_000 // ms; a server sends its clients something every 15 s
 const QUEUE_CHARS = 4 << 20 // of events that wait for onEvent before an EventSource is closed
 const MAX_ANSWER_CHARS = 64 << 10 // that are read of a refusal or of a result
 const MAX_BLOCK_CHARS = 33 << 20 // of a block in an event stream; a log takes messages of up to 31 MiB
 const BLOCK_CHARS = 256 // what an event in that queue counts besides its data
 
-// RejoinError is an answer that is not the one hoped for, or none at all (status 0).
+// RejoinError is an unexpected answer, or none at all (status 0).
 export class RejoinError extends Error {
   name = 'RejoinError'
 
@@ -28,7 +28,7 @@ export class RejoinError extends Error {
 // ---- Event IDs ----------------------------------------------------------------
 
 // sequenceOf returns the position in an event ID, <stream>_<tag>_<sequence>[.<n>],
-// or null when the text is none. It is a BigInt: sequences may exceed 2^53.
+// or null for other text. It is a BigInt: sequences may exceed 2^53.
 export function sequenceOf(id) {
   const match = /_[0-9a-z]{7}_(0|[1-9]\d*)(?:\.\d+)?$/.exec(id)
   return match && BigInt(match[1])
@@ -42,7 +42,7 @@ const LINE_END = /\r\n?|\n/g
 // standard says (9.2.6), however they are cut into chunks.
 export class EventStreamParser {
   lastEventId = '' // of the last block, whether it had data or not
-  retry = null // ms, as last told by the server
+  retry = null // ms, as last sent by the server
 
   #decoder = new TextDecoder() // drops a byte order mark
   #text = '' // of a line that has not ended
@@ -143,7 +143,7 @@ function groupURL({ sessions, added = [], stream, base }) {
 // ---- Waiting --------------------------------------------------------------------
 
 // backoff doubles with each failure in a row, up to max. It is at least what the
-// server asked for, and up to half more, so that clients do not come together.
+// server asked for, and up to half more, so that clients do not reconnect together.
 export function backoff(retry, failures, max, random = Math.random) {
   const least = Math.min(retry * 2 ** failures, Math.max(retry, max / 1.5))
   return least * (1 + random() / 2)
@@ -163,7 +163,7 @@ function sleep(ms, signal) {
   })
 }
 
-// watch calls silent when nothing was heard for a time. It looks at the clock, since
+// watch calls silent when no data came for a time. It looks at the clock, since
 // timers stand still while a machine sleeps. A clock that was set back ends the connection as well.
 function watch(limit, silent) {
   let heardAt = Date.now() + limit // an opening may take twice as long
@@ -172,7 +172,7 @@ function watch(limit, silent) {
   }, Math.min(limit / 4, MAX_TIMER))
   return {
     heard: () => { heardAt = Date.now() },
-    pause: () => { heardAt = NaN }, // until something is heard
+    pause: () => { heardAt = NaN }, // until the next call of heard
     stop: () => clearInterval(timer),
   }
 }
@@ -187,13 +187,13 @@ function parseJSON(text) {
   }
 }
 
-// textOf returns what a caught value says. Any value can be thrown, and Node's fetch has the reason in a cause.
+// textOf returns the text of a caught value. Any value can be thrown, and Node's fetch has the reason in a cause.
 function textOf(thrown) {
   const reason = thrown?.cause?.message || thrown?.cause?.code
   return (thrown?.message ?? String(thrown)) + (reason ? `: ${reason}` : '')
 }
 
-// problemOf reads a problem document (RFC 9457), or whatever came instead.
+// problemOf reads a problem document (RFC 9457), or any other body.
 async function problemOf(response) {
   const body = parseJSON(await shortText(response).catch(() => '')) ?? {}
   const said = body.detail ?? body.title ?? response.statusText
@@ -203,7 +203,7 @@ async function problemOf(response) {
   })
 }
 
-// redirection is what the errors of answers from another address have: 301, 302 and 303 turn a POST into a GET, and
+// redirection is the end of errors about answers from another address: 301, 302 and 303 turn a POST into a GET, and
 // fetch takes a token to no other origin.
 const redirection = ({ redirected, url }) => redirected ? ` (the request was redirected to ${url}: use that address)` : ''
 
@@ -222,13 +222,13 @@ async function shortText(response) {
   return text
 }
 
-// passing statuses may be another one later, without anything being changed.
+// passing reports whether a status is temporary.
 function passing(status) {
   return status < 400 || status >= 500 || status === 408 || status === 425 || status === 429
 }
 
 // mayBeStored is about a message that a response refuses. Only Rejoin knows that it is not stored: a 502
-// or 504, for example, is a proxy's, and the request may have got to the server.
+// or 504, for example, is a proxy's, and the request may have reached the server.
 function mayBeStored({ status, code }) {
   return passing(status) && status !== 425 && status !== 429 && code !== 'unavailable' && code !== 'storage_full'
 }
@@ -256,7 +256,7 @@ async function unlessAborted(signal, promise) {
   }
 }
 
-// ---- Where a cursor is kept -------------------------------------------------------
+// ---- The storage of a cursor ------------------------------------------------------
 
 function storeOf(storage) {
   if (storage === undefined) return { load: () => null, save: () => {} }
@@ -265,7 +265,7 @@ function storeOf(storage) {
   try {
     local = globalThis.localStorage
   } catch {
-    // Switched off by the user: the page works, and forgets when it is left.
+    // Switched off by the user: the page works, and forgets the cursor when it is left.
     return storeOf(undefined)
   }
   if (!local?.getItem) throw new TypeError('without localStorage, storage is an object with load and save')
@@ -304,35 +304,34 @@ const byProxy = () => new Error('a proxy answered in place of an edge')
 const unavailable = () => new Error('the service is unavailable')
 
 // A connection is made by one of two methods, by the browser's EventSource or with
-// fetch. Each puts what comes through #deliver, one event after the other, and
-// returns why it is over: {end}, {now} for another one at once, or {error} for
-// another one after a pause. #run owns all of it: when it has called onClose, nothing
-// is left.
+// fetch. Each passes the events to #deliver, one after the other, and returns how the
+// connection ended: {end}, {now} for another one at once, or {error} for another one
+// after a pause. #run owns all of it: when it has called onClose, nothing is left.
 class Subscription {
-  closed // resolves with how it ended
+  closed // resolves with the end
 
   #options
   #url
   #store
-  #types // those to deliver, or null for all
-  #heard // those that EventSource is asked for, or null for all; as blocks have them
+  #types // the event types to deliver, or null for all
+  #heard // the types that EventSource is asked for, or null for all; as blocks have them
   #native // whether EventSource makes the connections
-  #stream = null // the one that is followed, or null for the flow of a session
+  #stream = null // the followed stream, or null for the flow of a session
   #several = false // whether it follows several sessions
   #enveloped = false // whether each message comes in an object that names its stream
   #cursor = ''
   #position = -1n // the cursor's
   #state = 'connecting'
   #retry = RETRY
-  #failures = 0 // connections in a row on which nothing came
-  #token // the next connection's, when a 401 has made it known already
+  #failures = 0 // connections in a row without connect
+  #token // of the next connection, when it was fetched after a 401
   #renewed = false // the last answer was a 401
   #stopped = false
-  #connection = new AbortController() // the one that is open, or was
-  #pause = new AbortController() // the one between two connections
+  #connection = new AbortController() // of the newest connection
+  #pause = new AbortController() // of the pause between two connections
   #looped = false
   #offer = null // an event that the loop has not taken
-  #settle = () => {} // says whether the loop is done with the last one
+  #settle = () => {} // reports whether the loop is done with the last event
   #wanted = () => {} // the loop waits for an offer
 
   constructor(target, options) {
@@ -385,7 +384,7 @@ class Subscription {
         if (event === null) break
         this.#offer = null
         yield event
-        this.#settle(true) // who asks for another one is done with this one
+        this.#settle(true) // a loop that asks for the next event is done with this one
       }
     } finally {
       this.#looped = false
@@ -395,7 +394,7 @@ class Subscription {
     if (isFailure(end)) throw end.error
   }
 
-  // #listenAround heeds what happens outside until the subscription has ended.
+  // #listenAround handles events from outside until the subscription has ended.
   #listenAround(signal) {
     const heed = [
       [signal, 'abort', () => this.close()],
@@ -468,8 +467,8 @@ class Subscription {
   }
 
   // #listen leaves the connection to EventSource, which also makes the next ones,
-  // until it gives up: it does when an answer is not 200, and does not say which it
-  // was. From then on the connections are ours. They are as well after a silence: an EventSource says
+  // until it gives up: it does when an answer is not 200, and does not report the
+  // status. From then on the connections are ours. They are as well after a silence: an EventSource reports
   // nothing of a message that takes long to arrive, which would begin again each time.
   async #listen() {
     const watch = this.#open(() => { this.#native = !opened })
@@ -515,7 +514,7 @@ class Subscription {
           if (end) return { end }
           chars -= block.data.length + BLOCK_CHARS
         }
-        if (full) return { now: true } // with room again, after the last one that was delivered
+        if (full) return { now: true } // with room again, after the last event that was delivered
         if (signal.aborted) return { error: signal.reason }
         if (source.readyState === EventSource.CLOSED) break
         if (lost) {
@@ -533,7 +532,7 @@ class Subscription {
     return opened ? { error: new Error('EventSource gave up') } : { now: true }
   }
 
-  // #fetch makes one connection. What is not read waits at the server, so a slow
+  // #fetch makes one connection. Unread events wait at the server, so a slow
   // onEvent needs no queue.
   async #fetch() {
     const watch = this.#open()
@@ -564,7 +563,7 @@ class Subscription {
     const headers = new Headers(this.#options.headers)
     headers.set('Accept', 'text/event-stream')
     if (token) headers.set('Authorization', 'Bearer ' + token)
-    // What was saved may be any text, which the server has to answer with a gap.
+    // The saved cursor may be any text, which the server has to answer with a gap.
     const inHeader = /^[!-~]+$/.test(this.#cursor)
     if (inHeader) headers.set('Last-Event-ID', this.#cursor)
     const send = this.#options.fetch ?? fetch
@@ -619,8 +618,8 @@ class Subscription {
     return { error, asked: retryAfter(response) }
   }
 
-  // #deliver hands an event over and then moves the cursor behind it. It returns how
-  // the subscription ends, when it does.
+  // #deliver hands an event over and then moves the cursor after it. It returns the end
+  // of the subscription, if the event ends it.
   async #deliver({ type, id, data }, content) {
     const { onConnect, onGap, onExpiring, onSession } = this.#options
     let end
@@ -656,7 +655,7 @@ class Subscription {
         if (this.#several) {
           await onSession?.(content ?? {})
           break
-        } // else it is a type of a publisher's
+        } // else a publisher uses the type
       default:
         if (type.startsWith(LATER_TYPES)) break
         if ((this.#heard?.has(type) ?? true) && !(await this.#message(type, id, data, content))) return STOPPED
@@ -700,7 +699,7 @@ class Subscription {
 
 // No attempt takes longer than until 115 s after the first one that may have stored the message: the server knows a key
 // for two minutes. Timers stand still while a machine sleeps, as performance.now does, and the clock may be set: the one
-// that says more counts, in both directions.
+// that shows more counts, in both directions.
 const REPEAT_WITHIN = 100_000 // ms after the first attempt that may have stored the message
 const ATTEMPTS = 5
 const ATTEMPT_TIMEOUT = 15_000 // ms, and more for a large message
@@ -724,9 +723,9 @@ export async function publish(session, stream, message, options = {}) {
   headers.set('Idempotency-Key', key)
   if (type !== undefined) headers.set('Event-Type', latin1(type))
   const body = typeof message === 'string' ? message : JSON.stringify(message)
-  let doubt // when the first attempt began that may have stored it
-  let refused = false // a token, once
-  let last // the error of the attempt before
+  let doubt // when the first attempt that may have stored the message began
+  let refused = false // whether a token was refused once
+  let last // the error of the previous attempt
   for (let attempt = 1; ; attempt++) {
     const bearer = typeof token === 'function' ? await askedInTime(token, refused, signal, doubt !== undefined) : token
     if (bearer) headers.set('Authorization', 'Bearer ' + bearer)
@@ -768,7 +767,7 @@ async function post(url, request, time, { fetch: send = fetch, signal }) {
     const answer = response.status === 201 ? parseJSON(await shortText(response)) : null // any other may be a proxy's
     if (typeof answer?.id === 'string') return { answer }
     const error = response.ok ? await noResult(response) : await problemOf(response)
-    error.unknown = response.redirected || mayBeStored(error) // fetch does not say whether a redirect made a GET of it
+    error.unknown = response.redirected || mayBeStored(error) // fetch does not report whether a redirect made a GET of it
     return { error, asked: retryAfter(response) }
   } catch (cause) {
     return { error: new RejoinError(`no answer: ${textOf(cause)}`, { unknown: true, cause }) }

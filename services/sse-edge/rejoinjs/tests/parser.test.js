@@ -4,7 +4,7 @@ import { EventStreamParser } from '../rejoin.js'
 
 const encoder = new TextEncoder()
 
-// parse feeds the chunks and returns what was dispatched.
+// parse feeds the chunks and returns the dispatched events.
 function parse(...chunks) {
   const parser = new EventStreamParser()
   const events = chunks.flatMap((chunk) => parser.push(typeof chunk === 'string' ? encoder.encode(chunk) : chunk))

@@ -1,10 +1,10 @@
-// A server that is a function: fetch for the tests of subscribe and publish. What it
-// says is written out in each test.
+// A server that is a function: fetch for the tests of subscribe and publish. Its answers
+// are written out in each test.
 
 const encoder = new TextEncoder()
 
 // serve returns a fetch whose n-th answer is the n-th of the list, and the last one
-// from then on. It keeps what was asked for.
+// from then on. It keeps the requests.
 export function serve(...answers) {
   const requests = []
   const fetch = async (url, { method = 'GET', headers, body, signal }) => {
@@ -59,8 +59,8 @@ export function block({ event = null, id = null, data = null }) {
   return lines.filter(Boolean).join('\n') + '\n\n'
 }
 
-// hurry makes timers fire at once for as long as a test runs, and returns the delays
-// that were asked for.
+// hurry makes timers fire at once for as long as a test runs, and returns the requested
+// delays.
 export function hurry(t) {
   const { setTimeout, clearTimeout } = globalThis
   const delays = []
