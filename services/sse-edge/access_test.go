@@ -22,7 +22,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// guarded has an edge let in only who has a token, and pages of one origin.
+// guarded has an edge accept only clients with a token, and pages of one origin.
 func guarded(t *testing.T) func(*Config) {
 	t.Helper()
 	access := edgetest.Access(t)
@@ -84,7 +84,7 @@ func TestAccess_Owner(t *testing.T) {
 	}
 }
 
-// What a token may read is decided when it comes, also when the edge has not heard of
+// The rights of a token are decided when it arrives, also when the edge has not heard of
 // the session yet.
 func TestAccess_NewSession(t *testing.T) {
 	f := newFixture(t)
@@ -134,8 +134,8 @@ func TestAccess_TokenExpires(t *testing.T) {
 	f.Publish("a", 1)
 	first := connect(t, url+streamPath, edgetest.Bearer(authtest.Of(t, "alice", "s"))...)
 	first.Messages(1) // the edge has it
-	// A token is good for a moment of the leeway. The next one is good for longer, until one is for as
-	// long as this machine takes.
+	// A token is valid for a moment of the leeway. Each next one is valid for longer, until one lasts
+	// as long as this machine takes.
 	var last, place string
 	opened := 0
 	for life, seen := 2*time.Second, false; !seen; life *= 2 {
@@ -169,8 +169,8 @@ func TestAccess_TokenExpires(t *testing.T) {
 	renewed.Messages(1)
 }
 
-// expires reads a stream whose token is good for life, which ends with the token, as does a poll that
-// would wait for longer. The result is false when the token did not live long enough to see that: a
+// expires reads a stream whose token is valid for life, which ends with the token, as does a poll that
+// would wait for longer. The result is false when the token expired too early to see that: a
 // token counts in whole seconds.
 func (c *client) expires(now time.Time, life time.Duration, poll func(place string) edgetest.Answered) (place string, seen bool) {
 	c.T.Helper()
@@ -237,8 +237,8 @@ func TestAccess_PublicAddress(t *testing.T) {
 	}
 }
 
-// A token with owners reads the sessions of these, as far as its patterns allow; to it those of
-// all others are not there.
+// A token with owners reads the sessions of these, as far as its patterns allow; for it those of
+// all others do not exist.
 func TestAccess_ActsForOwner(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(guarded(t))
@@ -259,7 +259,7 @@ func TestAccess_ActsForOwner(t *testing.T) {
 	edgetest.Ask(t, http.MethodGet, url+streamPath, edgetest.Bearer(service("t", "*"))...).Got(t, http.StatusForbidden)
 }
 
-// hides fails the test unless a token gets the same answer for a session as for one that is not there.
+// hides fails the test unless a token receives the same answer for a session as for one that does not exist.
 func hides(t *testing.T, url, path, token string) {
 	t.Helper()
 	absent := edgetest.Ask(t, http.MethodGet, url+"/v1/sessions/nothing/events", edgetest.Bearer(token)...)
@@ -269,8 +269,8 @@ func hides(t *testing.T, url, path, token string) {
 	}
 }
 
-// A member reads a session until it is taken out: its stream ends with the next heartbeat, a poll
-// when it would be answered, and from then on the session is not there. The owner reads on.
+// A member reads a session until it is removed: its stream ends with the next heartbeat, a poll
+// when it would be answered, and from then on the session does not exist for it. The owner reads on.
 func TestAccess_MemberRemoved(t *testing.T) {
 	f := newFixture(t)
 	guard := guarded(t)

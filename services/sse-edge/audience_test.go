@@ -16,7 +16,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// audience asks the edges until an answer is as it should be, and returns it.
+// audience asks the edges until ok accepts an answer, and returns it.
 func (f *fixture) audience(q inspect.Question, what string, ok func(inspect.Answer) bool) (got inspect.Answer) {
 	f.t.Helper()
 	waittest.Until(f.t, what, func() bool {

@@ -129,8 +129,8 @@ func crowded(c *Config) {
 	c.LogReads = 8
 }
 
-// A thousand clients that do not read are no burden to one that does, and when they
-// read on they get everything, from the frame that was cut in the middle.
+// A thousand clients that do not read do not slow one that does, and when they
+// read on they receive all events, from the frame that was cut in the middle.
 func TestStalled_ThousandClients(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -197,8 +197,8 @@ func consumers(t *testing.T, f *fixture) int {
 	return info.State.Consumers
 }
 
-// An edge that drains while events flow cuts nothing in the middle: every client goes
-// on at another edge after what it has.
+// An edge that drains while events flow cuts no event in the middle: every client resumes
+// at another edge after its last event.
 func TestDrain_UnderLoad(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

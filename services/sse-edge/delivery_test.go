@@ -21,7 +21,7 @@ import (
 	"rejoin/shared/web"
 )
 
-// What was published before a client came is no delivery, however late it comes.
+// An event that was published before its client connected is not counted as a delivery.
 func TestMetrics_DeliveryOfLiveEvents(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(nil)
@@ -72,14 +72,14 @@ func TestMetrics_DeliveryOfLiveEvents(t *testing.T) {
 	}
 }
 
-// A client that does not read is seen while it does not, and what waits for it is not
-// counted as sent, nor twice.
+// A client counts as blocked while it does not read. Its waiting events are counted as sent
+// only when they are, and once.
 func TestMetrics_BlockedClient(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	s, _ := f.startService(func(c *Config) {
 		crowded(c)
-		c.WriteTimeout = time.Hour // or what publishing takes on a slow machine
+		c.WriteTimeout = time.Hour // longer than publishing takes on a slow machine
 	})
 	c := must.Value(attend(t.Context(), "http://"+s.Addr().String(), streamPath, "", true))(t)
 	defer func() { _ = c.conn.Close() }()
@@ -107,8 +107,8 @@ func TestMetrics_BlockedClient(t *testing.T) {
 	}
 }
 
-// Clients that do not read hold no more than their share of the memory, however the event that they were sent
-// was made, and leave room for others. A connection that ends gives back what it held.
+// Clients that do not read hold no more than their share of the memory, whatever the form of their event,
+// and leave room for others. A connection that ends releases its memory.
 func TestMemory_SlowClients(t *testing.T) {
 	const clients, size, capacity = min(30, 60/racetest.Slowdown), 6 << 20, 20 << 20 // the detector looks at each byte
 	proxy := must.Value(web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}}))(t)
@@ -140,7 +140,7 @@ func TestMemory_SlowClients(t *testing.T) {
 			})
 			m := s.subs.Connections.Metrics
 			after := ""
-			if tt.below { // as a client that comes back: others need the oldest event
+			if tt.below { // as a client that resumes: others need the oldest event
 				after = poll(t, s.url()+tt.path+"?limit=1").Cursor
 			}
 			before := liveHeap()
@@ -150,7 +150,7 @@ func TestMemory_SlowClients(t *testing.T) {
 					_ = c.conn.Close()
 				}
 			})
-			waittest.Until(t, "all have come", func() bool { // one by one; one that is sent away after it was opened counts in both
+			waittest.Until(t, "all have come", func() bool { // one by one; a client that is sent away after it was opened counts in both
 				if opened, refused := testutil.ToFloat64(m.Opened), testutil.ToFloat64(m.Refused.WithLabelValues("unavailable")); opened+refused < float64(len(stalled)) {
 					return false
 				} else if opened >= clients {
@@ -226,7 +226,7 @@ func TestMemory_ClientWaits(t *testing.T) {
 	}
 }
 
-// liveHeap returns how many bytes of the heap are in use.
+// liveHeap returns the bytes of the heap in use.
 func liveHeap() uint64 {
 	runtime.GC()
 	var m runtime.MemStats

@@ -109,7 +109,7 @@ func TestFilter_PollWaits(t *testing.T) {
 	}
 }
 
-// A page that shows little has read little, too: what follows comes with the next one.
+// The events read for a page are bounded, also when it shows few: the following events come with the next page.
 func TestFilter_PageIsBounded(t *testing.T) {
 	t.Parallel()
 	const reads = 10 * subscriber.MaxLimit // events, for one page
@@ -138,8 +138,8 @@ func TestFilter_PageIsBounded(t *testing.T) {
 	}
 }
 
-// A page's gap stands before its events, so one that is found after some is for the
-// next page, which finds it again.
+// A page's gap stands before its events, so a gap that is found after some events is for
+// the next page, which finds it again.
 func TestFilter_GapOnNextPage(t *testing.T) {
 	const read, cleared, last = 10, subscriber.MaxLimit + 200, subscriber.MaxLimit + 500
 	f := newFixture(t)
@@ -185,7 +185,7 @@ func TestFilter_MixedClients(t *testing.T) {
 	}
 }
 
-// told is what an event stream said, but for its cursors.
+// told returns the events of a stream, except its cursors.
 func told(t *rapid.T, c *client) (all []string) {
 	for {
 		e, err := c.Decoder.Next()
@@ -199,13 +199,13 @@ func told(t *rapid.T, c *client) (all []string) {
 	}
 }
 
-// wanted is the filter, said in another way.
+// wanted is a second implementation of the filter.
 func wanted(message []byte, methods []string, level string) bool {
 	var m struct {
 		Method *string
 		Params struct{ Level string }
 	}
-	_ = json.Unmarshal(message, &m) // what is missing stays empty
+	_ = json.Unmarshal(message, &m) // missing fields stay empty
 	if len(methods) > 0 && (m.Method == nil || !slices.ContainsFunc(methods, func(p string) bool {
 		return p == *m.Method || strings.HasSuffix(p, "*") && strings.HasPrefix(*m.Method, strings.TrimSuffix(p, "*"))
 	})) {
@@ -215,7 +215,7 @@ func wanted(message []byte, methods []string, level string) bool {
 	return level == "" || m.Method == nil || *m.Method != event.MethodLog || at < 0 || at >= slices.Index(event.Levels, level)
 }
 
-// With a filter, a client receives what it would receive without, but for what is hidden:
+// With a filter, a client receives the same events as without, except the hidden ones:
 // with the same IDs, gaps and end, as a stream and in pages, from the window and the log.
 func TestFilter_SubsetOfAll(t *testing.T) {
 	t.Parallel()
@@ -297,7 +297,7 @@ func TestFilter_SubsetOfAll(t *testing.T) {
 }
 
 // pagesOf polls until the end, and returns all pages as one, with the first one's gap. A
-// flow receives the gap of what was cleared again, when a page ends before it.
+// flow receives the gap of cleared events again, when a page ends before it.
 func pagesOf(rt *rapid.T, t *testing.T, path string, limit int) (all page) {
 	path += "&limit=" + strconv.Itoa(limit)
 	all = poll(t, path)
@@ -315,7 +315,7 @@ func pagesOf(rt *rapid.T, t *testing.T, path string, limit int) (all page) {
 	return all
 }
 
-// String says what a page tells, but for where its cursor is.
+// String returns the content of a page, except its cursor.
 func (p page) String() string {
 	gaps, _ := json.Marshal(p.Gaps)
 	var b strings.Builder

@@ -19,7 +19,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// These tests repeat, one by one, what the property test of e2e found.
+// These tests repeat, one by one, the findings of the property test of e2e.
 
 const flowPath = "/v1/sessions/s/events"
 
@@ -44,7 +44,7 @@ func TestGap_BeyondPage(t *testing.T) {
 	url := s.url()
 	f.Publish("a", 5)
 	after := cursorAt(t, url, streamPath, 5)
-	s.has(t, f.Publish("a", 395)) // or it would show what is removed then
+	s.has(t, f.Publish("a", 395)) // or it would show the events that are removed then
 	f.Trim("a", eventlog.Trimmed, edgetest.Sequences(1, removed)...)
 	c := connect(t, url+streamPath+"?after="+after)
 	if g := c.gap(); edgetest.SequenceOf(t, g.ResumesAt) != removed || !g.Certain {
@@ -136,7 +136,7 @@ func TestReader_EventBehindTheEndCancelsTheEnd(t *testing.T) {
 	}
 }
 
-// The window forgets where a stream ended, and the log knows.
+// The window forgets the end of a stream, and the log has it.
 func TestFinal_BelowWindow(t *testing.T) {
 	f := newFixture(t)
 	f.Publish("a", 2)
@@ -154,7 +154,7 @@ func TestFinal_BelowWindow(t *testing.T) {
 	}
 }
 
-// The window forgets that a session has ended, and the log knows.
+// The window forgets the end of a session, and the log has it.
 func TestReader_EndOfASessionBelowTheWindow(t *testing.T) {
 	t.Parallel()
 	for _, cleared := range []bool{false, true} {
@@ -194,7 +194,7 @@ func TestReader_EndOfASessionWithoutItsOpening(t *testing.T) {
 			t.Errorf("backfill %d: %+v", backfill, p)
 		}
 	}
-	f.Purge(end + 1) // and then nothing is known of it
+	f.Purge(end + 1) // then the log has no entry of it
 	url := f.edge(nil)
 	if p := poll(t, url+flowPath); p.Closed {
 		t.Errorf("an unknown session: %+v", p)
@@ -206,8 +206,8 @@ func TestReader_EndOfASessionWithoutItsOpening(t *testing.T) {
 	}
 }
 
-// A client that connects before its session is opened gets IDs of the session's life once
-// there is one: IDs without a life would be good for the next life as well.
+// A client that connects before its session is opened receives IDs of the session's life once
+// there is one: IDs without a life would be valid in the next life as well.
 func TestReader_WaitingForASessionTakesItsLife(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
@@ -254,7 +254,7 @@ func TestClear_WholeSession(t *testing.T) {
 	c.Messages(1)
 }
 
-// A client without a cursor has missed nothing of what is gone when it comes, also
+// A client without a cursor has missed no event that is removed before it connects, also
 // not of a stream whose events only a later page of the log holds.
 func TestGap_NoneFromStart(t *testing.T) {
 	f := newFixture(t)
@@ -268,8 +268,8 @@ func TestGap_NoneFromStart(t *testing.T) {
 	}
 }
 
-// What follows the cursor is known only after it was read: so connect comes after
-// the first read, or it would say that a cursor was resumed which was not.
+// The events after the cursor are known only after a read: so connect comes after the
+// first read, or it would report a cursor as resumed that was not.
 func TestConnect_NotResumedBeforeGap(t *testing.T) {
 	f := newFixture(t)
 	f.Publish("a", 10)
@@ -289,8 +289,8 @@ func TestConnect_NotResumedBeforeGap(t *testing.T) {
 	}
 }
 
-// A session that the janitor has forgotten is as one that there never was: who waits for its name
-// receives the next session of the name, and a cursor of the first one belongs elsewhere.
+// A session that the janitor has forgotten is like one that never existed: a client that waits for its
+// name receives the next session of the name, and a cursor of the first one is unknown.
 func TestReader_ForgottenSession(t *testing.T) {
 	f := newFixture(t)
 	f.Create("s", "")
@@ -309,7 +309,7 @@ func TestReader_ForgottenSession(t *testing.T) {
 	must.NoError(t, f.Backend.Sessions.Remove(waittest.Context(t), rec))
 	waittest.Until(t, "the edge has followed", func() bool { return followed.subs.Parts.Of("s").Stats().End >= ack.Sequence })
 
-	started, _ := f.startService(nil) // it has seen no more than trims
+	started, _ := f.startService(nil) // its window has only trims
 	edges := []*Service{followed, started}
 	waiting := make([]*client, len(edges))
 	for i, s := range edges {

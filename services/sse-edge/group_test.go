@@ -49,7 +49,7 @@ func (c *client) groupEvents(n int) (all []groupEvent) {
 	return all
 }
 
-// places returns which events were received, by session and sequence.
+// places returns the received events, by session, stream and sequence.
 func places(t *testing.T, events []groupEvent) string {
 	t.Helper()
 	var all []string
@@ -88,7 +88,7 @@ func (c *client) receives(want string) {
 	}
 }
 
-// changes reads the news that a session is in another state.
+// changes reads the state event of a session.
 func (c *client) changes(session string, state cursor.MemberState) {
 	c.T.Helper()
 	want := fmt.Sprintf(`{"session":%q,"stream":null,"state":%q}`, session, state)
@@ -97,7 +97,7 @@ func (c *client) changes(session string, state cursor.MemberState) {
 	}
 }
 
-// knows waits until the windows of an edge, and its copy of the registry, have come to sessions.
+// knows waits until the windows of an edge, and its copy of the registry, have some sessions.
 func (s *Service) knows(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -132,7 +132,7 @@ func TestGroup_ContinuesBehindEachEvent(t *testing.T) {
 		if states != "y open, x open" || !resumed {
 			t.Errorf("after %d: connect: %s, resumed %t", i, states, resumed)
 		}
-		at, err := cursor.ParseGroupID(id) // past what is not the client's
+		at, err := cursor.ParseGroupID(id) // after events of other sessions, too
 		if own := edgetest.SequenceOf(t, e.ID); err != nil || at.At[0].Sequence < own || i+1 < len(all) && at.At[0].Sequence >= edgetest.SequenceOf(t, all[i+1].ID) {
 			t.Errorf("after %d: connect with %s, %v", i, id, err)
 		}
@@ -249,7 +249,7 @@ func TestGroup_Added(t *testing.T) {
 	}
 	c = connect(t, path+"&from=now", "Last-Event-ID", at)
 	c.receives("x/a:6")
-	c = subscribe(t, url+"/v1/events?session=new", "Last-Event-ID", all[3].at) // and x is taken away
+	c = subscribe(t, url+"/v1/events?session=new", "Last-Event-ID", all[3].at) // and x is no longer named
 	if _, resumed, _ := c.connects(); !resumed {
 		t.Error("it does not continue without the other")
 	}
@@ -257,7 +257,7 @@ func TestGroup_Added(t *testing.T) {
 	c.receives("new/a:7")
 }
 
-// A session that is added where all others are taken away begins at its start.
+// A session that is added while all others are removed from the request begins at its start.
 func TestGroup_AddedAlone(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(nil)
@@ -322,7 +322,8 @@ func TestGroup_Access(t *testing.T) {
 	edgetest.Ask(t, http.MethodGet, url+"/v1/events?session=mine&session=other", append(narrow, "Accept", "text/event-stream")...).Got(t, http.StatusForbidden)
 }
 
-// Who names a session of another neither takes a connection of it nor keeps it from being idle, before being let in.
+// A caller that names a session of another neither takes a connection of it nor keeps it from being idle, before it
+// may read the session.
 func TestGroup_NamesOfOthersAreNotCounted(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(func(c *Config) {
@@ -406,7 +407,7 @@ func TestAttackSessionsTimesStreams(t *testing.T) {
 	}
 }
 
-// A request that is let in is let in again with the ID of its connection.
+// A request that is accepted is accepted again with the ID of its connection.
 func TestGroup_RequestWithoutRoomForTheID(t *testing.T) {
 	f := &fixture{Log: edgetest.NewLogOf(t, 16), t: t}
 	url := f.edge(func(c *Config) { c.MaxConnectionSessions = 500 })
@@ -463,7 +464,8 @@ func TestGroup_SlowClient(t *testing.T) {
 	}
 }
 
-// A client whose connection ends after the connect event receives no gap of what was removed before it came.
+// A client whose connection ends after the connect event receives no gap of events that were removed before it
+// connected.
 func TestGroup_RemovedBeforeTheConnectEvent(t *testing.T) {
 	f := newFixture(t)
 	f.Publish("a", 4)
@@ -484,7 +486,7 @@ func TestGroup_RemovedBeforeTheConnectEvent(t *testing.T) {
 	c.receives("s/a:3 s/a:4 x/a:6 x/a:7")
 }
 
-// Those who watch see the connection at each of its sessions.
+// The janitor's questions find the connection at each of its sessions.
 func TestGroup_Inspected(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(nil)
@@ -504,7 +506,7 @@ func TestGroup_Inspected(t *testing.T) {
 	}
 }
 
-// What was read ahead for a client that does not read counts, until the client leaves.
+// The events read ahead for a client that does not read count, until the client disconnects.
 func TestGroup_ReadAheadCounts(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

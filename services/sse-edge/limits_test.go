@@ -14,9 +14,9 @@ import (
 	"rejoin/shared/web/webtest"
 )
 
-// A client that connects too often is refused before anything else, and served again when there is
-// a token for it. Others are not concerned. Clients of one IPv6 network are one, whatever they say that
-// they forward.
+// A client that connects too often is refused before anything else, and served again when its rate
+// allows it. Others are not concerned. Clients of one IPv6 network count as one, whatever their
+// X-Forwarded-For names.
 func TestAddress_Rate(t *testing.T) {
 	t.Parallel()
 	proxy := must.Value(web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}}))(t)

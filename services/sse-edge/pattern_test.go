@@ -58,7 +58,7 @@ func TestPattern_FollowsWhatBegins(t *testing.T) {
 	}
 }
 
-// Without a match, the list of sessions is empty and not null: by it clients tell several sessions from one.
+// Without a match, the list of sessions is empty and not null: by it clients distinguish several sessions from one.
 func TestPattern_NoMatch(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(nil)
@@ -68,7 +68,7 @@ func TestPattern_NoMatch(t *testing.T) {
 	}
 }
 
-// A pattern stands for the sessions that the client may read, whenever it may.
+// A pattern stands for the sessions that the client may read at the moment.
 func TestPattern_Access(t *testing.T) {
 	f := newFixture(t)
 	s, _ := f.startService(guarded(t))
@@ -127,7 +127,7 @@ func TestPattern_IsNoVisit(t *testing.T) {
 	f.audience(inspect.Question{About: inspect.Connections, Session: "s"}, "both connections are there", func(a inspect.Answer) bool { return len(a.Connections) == 2 })
 }
 
-// More open sessions than a connection may follow are refused. When one begins that does not fit, the
+// More open sessions than a connection may follow are refused. When one session too many begins, the
 // connection ends, and the next one is refused.
 func TestPattern_TooManySessions(t *testing.T) {
 	f := newFixture(t)

@@ -43,9 +43,9 @@ type fixture struct {
 	*edgetest.Log
 	t    *testing.T
 	tune func(*Service) // before it runs; nil for nothing
-	// memory is what clients of the edges may take; nil for any amount.
+	// memory bounds the memory of the edges' clients; nil for any amount.
 	memory *quota.Pool
-	// traces takes the edges' spans; nil for none.
+	// traces receives the edges' spans; nil for none.
 	traces *tracing.Traces
 }
 
@@ -78,7 +78,7 @@ func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 	cfg := Config{EdgeAddr: "127.0.0.1:0", Config: subscriber.Config{
 		WindowBytes: 1 << 20, LogReads: 2, Heartbeat: 15 * time.Second, Retry: 3 * time.Second,
 		MaxAge: 10 * time.Minute, WriteTimeout: time.Minute, MaxConnections: 100, MaxSessionConnections: 100, MaxConnectionSessions: 100, MaxAddressConnections: 100,
-		PartitionLinger: -1, LedgerPatience: 20 * time.Second, // or what a slow machine takes
+		PartitionLinger: -1, LedgerPatience: 20 * time.Second, // longer than a slow machine takes
 	}}
 	if change != nil {
 		change(&cfg)
@@ -102,7 +102,7 @@ func (f *fixture) startService(change func(*Config)) (s *Service, stop func()) {
 	return s, stop
 }
 
-// has waits until the window of an edge has come to a sequence.
+// has waits until the window of an edge has received a sequence.
 func (s *Service) has(t *testing.T, sequence uint64) {
 	t.Helper()
 	waittest.Until(t, "the window has it", func() bool { return s.subs.Parts.Of("s").Stats().End >= sequence })
@@ -169,7 +169,7 @@ func poll(t *testing.T, url string) (p page) {
 
 const streamPath = "/v1/sessions/s/streams/a/events"
 
-// A subscriber may begin at a time: in the window, in the log, and where events are gone.
+// A subscriber may begin at a time: in the window, in the log, and where events are removed.
 func TestFrom_Time(t *testing.T) {
 	f := newFixture(t)
 	before := time.Now()
@@ -266,13 +266,13 @@ func TestResume_BelowWindow(t *testing.T) {
 	}
 }
 
-// What the log says of a removal decides between silence and a gap, and each gap is sent
+// The log's evidence of a removal decides between silence and a gap, and each gap is sent
 // once.
 func TestEvidence(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name string
-		// Events of stream a are sequences 1 to 20; remove takes some, b follows.
+		// Events of stream a are sequences 1 to 20; remove removes some, b follows.
 		remove func(*fixture)
 		after  uint64
 		want   []uint64
@@ -371,7 +371,7 @@ func TestResume_UnknownID(t *testing.T) {
 	}
 }
 
-// No sequence is so large that its client receives a gap and then nothing.
+// No sequence is so large that its client receives a gap and then no events.
 func TestResume_IDBeyondLog(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
@@ -466,7 +466,7 @@ func TestFull_Connections(t *testing.T) {
 	}
 }
 
-// What encoding/json would escape, compact or sort stays as it was published.
+// Text that encoding/json would escape, compact or sort stays as it was published.
 func TestMessages_ByteForByte(t *testing.T) {
 	f := newFixture(t)
 	url := f.edge(nil)
@@ -517,7 +517,7 @@ func TestConnections_Present(t *testing.T) {
 	want(0, 1)
 }
 
-// A stream ends before a proxy cuts it, and its client is back at once.
+// A stream ends before a proxy cuts it, and its client reconnects at once.
 func TestProxyRequestLimit(t *testing.T) {
 	t.Parallel()
 	c := connect(t, newFixture(t).edge(func(c *Config) { c.ProxyRequestLimit, c.Retry = time.Second, time.Minute })+"/v1/sessions/quiet/events")

@@ -51,7 +51,7 @@ func TestReader_TrimInsideTheWindow(t *testing.T) {
 	receives(t, after, streamPath, 6, "", 7)
 	receives(t, after, flowPath, 3, "trimmed", 7)
 	receives(t, after, otherPath, 3, "", 12)
-	for _, path := range []string{streamPath, flowPath} { // the tail had come by: nothing is missing
+	for _, path := range []string{streamPath, flowPath} { // the tail received all events before: none is missing
 		receives(t, before.url(), path, 3, "", 4)
 	}
 }
@@ -69,7 +69,7 @@ func TestReader_TrimOfTheLifeInsideTheWindow(t *testing.T) {
 	}
 }
 
-// The announcement is the removal: what it takes is not sent, though it is still there.
+// The announcement is the removal: the announced events are not sent, though the log still has them.
 func TestReader_AnnouncedTrimBelowTheWindow(t *testing.T) {
 	f := newFixture(t)
 	f.Publish("a", 10)
@@ -79,18 +79,18 @@ func TestReader_AnnouncedTrimBelowTheWindow(t *testing.T) {
 	receives(t, url, streamPath, 3, "cleared", 7)
 	receives(t, url, flowPath, 3, "cleared", 7)
 	receives(t, url, otherPath, 3, "", 11)
-	for _, path := range []string{streamPath, flowPath} { // without a cursor nothing was missed
+	for _, path := range []string{streamPath, flowPath} { // without a cursor no event was missed
 		if p := poll(t, url+path); len(p.Gaps) > 0 || len(p.Events) == 0 || edgetest.SequenceOf(t, p.Events[0].ID) != 7 {
 			t.Errorf("%s: %+v", path, p)
 		}
 	}
-	// The window holds what a trim takes that comes after it.
+	// The window still has the events that a later trim removes.
 	held := f.edge(nil)
 	receives(t, held, streamPath, 3, "", 4)
 }
 
 // A stream that is quiet for so long that everything around it has expired is complete when
-// its birth says so.
+// the copy of its birth proves it.
 func TestReader_QuietStreamBelowTheFloor(t *testing.T) {
 	f := newFixture(t)
 	f.Publish("a", 5)
@@ -107,7 +107,7 @@ func TestReader_QuietStreamBelowTheFloor(t *testing.T) {
 	}
 }
 
-// What is missing without an announcement is damage, of whichever stream.
+// Entries that are missing without an announcement are damage, of whichever stream.
 func TestReader_Damage(t *testing.T) {
 	f := newFixture(t)
 	f.Publish("b", 1)
@@ -146,9 +146,9 @@ func TestReader_DamageBehindATrim(t *testing.T) {
 	}
 }
 
-// A cursor that the tail did not see the way of is complete only when the janitor has read
-// the partition since its server started: that is waited for, for as long as the patience
-// says.
+// A cursor whose following events the tail did not receive is complete only when the janitor has read
+// the partition since its server started: the edge waits for that, for as long as the patience
+// allows.
 func TestReader_UncheckedGeneration(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -161,7 +161,7 @@ func TestReader_UncheckedGeneration(t *testing.T) {
 		id := cursorAt(t, impatient, streamPath, 4)
 		c := connect(t, impatient+streamPath+"?after="+id)
 		if backfill == 0 {
-			c.Messages(7) // the tail saw all of it
+			c.Messages(7) // the tail received all of them
 			continue
 		}
 		if g := c.gap(); g.Reason != cursor.ReasonDamaged || g.Certain || g.Requested != id {
@@ -173,7 +173,7 @@ func TestReader_UncheckedGeneration(t *testing.T) {
 	}
 }
 
-// A janitor writes what is to outlive its place in the log again: nothing begins or ends then.
+// A janitor writes control entries again before the floor passes them: no stream or session begins or ends then.
 func TestReader_CopiesChangeNothing(t *testing.T) {
 	f := newFixture(t)
 	f.Create("s", "")

@@ -38,7 +38,7 @@ func TestAdmission(t *testing.T) {
 	a.inside.Wait()
 }
 
-// One client leaves the last quarter of all places to others, and one who has all networks of
+// One client leaves the last quarter of all places to others, and one that has all networks of
 // an IPv6 /48 has four times as many as one of them.
 func TestAdmission_Shares(t *testing.T) {
 	newcomers := func(string) bool { return true }

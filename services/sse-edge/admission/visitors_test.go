@@ -18,7 +18,7 @@ func TestVisitors_LastRequest(t *testing.T) {
 	}
 }
 
-// What is forgotten may have been asked for until the last one that was forgotten.
+// A forgotten session may have been requested until the last request of any forgotten session.
 func TestVisitors_Million(t *testing.T) {
 	v, now := newVisitors(), int64(1e9)
 	last := map[string]int64{}
