@@ -58,7 +58,7 @@ func newFiles(t *testing.T) Files {
 	return files
 }
 
-// system is a server with something behind it.
+// system is a server with an edge's server.
 type system struct {
 	front   *Server
 	url     string
@@ -70,13 +70,13 @@ func start(t *testing.T, behind http.HandlerFunc) system {
 	return startWithin(t, time.Minute, behind)
 }
 
-// startWithin is start with how long a write may stall.
+// startWithin is start with a limit for stalled writes.
 func startWithin(t *testing.T, write time.Duration, behind http.HandlerFunc) system {
 	t.Helper()
 	return startBounded(t, write, nil, nil, behind)
 }
 
-// startBounded is startWithin with how many requests there may be, and how many files they may have.
+// startBounded is startWithin with bounds of requests and of their files.
 func startBounded(t *testing.T, write time.Duration, requests, files *quota.Pool, behind http.HandlerFunc) system {
 	t.Helper()
 	ln := must.Value((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
@@ -103,7 +103,7 @@ func startBounded(t *testing.T, write time.Duration, requests, files *quota.Pool
 	return system{s, "https://" + ln.Addr().String(), refused}
 }
 
-// client returns a client of one protocol, which takes so much of a response that is not read.
+// client returns a client of one protocol, which buffers so many bytes of an unread response.
 func client(t *testing.T, http2 bool, buffer int) *http.Client {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(!http2)
@@ -167,7 +167,7 @@ func TestServer_PassesRequestsOn(t *testing.T) {
 	})
 }
 
-// A part of a response is with its client before the next one is written.
+// The client receives a part of a response before the next one is written.
 func TestServer_SendsAtOnce(t *testing.T) {
 	next := make(chan struct{})
 	each(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -202,7 +202,7 @@ func TestServer_ResponseBreaksOff(t *testing.T) {
 	})
 }
 
-// The answer to a request that is refused comes although its body does not end.
+// A refused request is answered although its body does not end.
 func TestServer_AnswersBeforeTheEndOfTheBody(t *testing.T) {
 	each(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", "close")
@@ -252,7 +252,7 @@ func TestServer_RequestBreaksOff(t *testing.T) {
 	})
 }
 
-// Results come while the body does.
+// The response begins before the body of the request ends.
 func TestServer_BothDirectionsAtOnce(t *testing.T) {
 	each(t, func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).EnableFullDuplex()
@@ -397,8 +397,8 @@ func TestFiles_Validate(t *testing.T) {
 	}
 }
 
-// A certificate that was changed is served to who connects later; files that do not fit together
-// change nothing.
+// A changed certificate is served to later connections; files that do not fit together change
+// nothing.
 func TestFiles_AreReadAgain(t *testing.T) {
 	files := newFiles(t)
 	p := must.Value(files.load(slog.New(slog.DiscardHandler)))(t)
@@ -426,7 +426,7 @@ func TestFiles_AreReadAgain(t *testing.T) {
 	key := must.Value(os.ReadFile(files.Key))(t)
 	change("three", now.Add(2*time.Hour))
 	third := must.Value(os.ReadFile(files.Key))(t)
-	for _, content := range [][]byte{key, nil} { // of the one before, and half a rename
+	for _, content := range [][]byte{key, nil} { // the previous key, and half a rename
 		now = now.Add(lookEvery)
 		must.NoError(t, os.WriteFile(files.Key, content, 0o600))
 		expect("two")

@@ -67,7 +67,7 @@ func TestAttackResponseSplitting(t *testing.T) {
 	}
 }
 
-// A session's ID is the edge's, whatever the bridge says.
+// The edge names the session, whatever ID the bridge answers with.
 func TestAttackForgedSessionID(t *testing.T) {
 	f, b := bridged(t)
 	b.open = func(rpc.Ask) rpc.Answer {
@@ -117,7 +117,7 @@ func (c stalledConn) Write(b []byte) (int, error) {
 	return c.TCPConn.Write(b)
 }
 
-// An answer takes of the client's memory, and is a connection, until its last byte is written.
+// An answer counts against the client's memory, and as a connection, until its last byte is written.
 func TestMCP_UnreadAnswers(t *testing.T) {
 	const size, budget = 64 << 10, 256 << 10
 	f := newFixture(t)

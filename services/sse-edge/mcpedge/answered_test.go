@@ -17,7 +17,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// A client that reads slowly gets the response in parts, and no error after it.
+// A client that reads slowly receives the response in parts, and no error after it.
 func TestMCP_SlowClient(t *testing.T) {
 	t.Parallel()
 	b, u := newMCP(t, func(c *config) { c.WindowBytes, c.WriteTimeout = 64<<20, time.Minute })
@@ -46,7 +46,7 @@ func TestMCP_BelowWindow(t *testing.T) {
 	small.read(small.do("GET", "", "Last-Event-ID", last, "Content-Type", "")).Got(t, http.StatusNoContent)
 }
 
-// What may be lost, and may not, is no end of a call whose client can ask again.
+// A gap that is not certain does not end a call whose client can resume later.
 func TestMCP_WaitsForCheck(t *testing.T) {
 	t.Parallel()
 	f, b := bridged(t)
@@ -76,7 +76,7 @@ func TestMCP_WaitsForCheck(t *testing.T) {
 	u.resumes(place, progress(1), result(`"a"`))
 }
 
-// Calls that are answered are no news: an installation may make thousands in a second.
+// Answered calls are not in the history: an installation may make thousands in a second.
 func TestMCP_AnsweredCallsAreNoNews(t *testing.T) {
 	t.Parallel()
 	b, s, u := newMCPEdge(t, nil, nil)

@@ -44,8 +44,8 @@ func (u *mcpUser) attach(s *edge, connections int) *client {
 	return c
 }
 
-// holds waits until a connection of an edge gets the messages of a stream, and others
-// do not.
+// holds waits until the newest connection of an edge receives the messages of a stream,
+// and others do not.
 func (s *edge) holds(t *testing.T, stream window.Place, connections int) {
 	t.Helper()
 	waittest.Until(t, "the newest connection has its turn", func() bool {
@@ -56,7 +56,7 @@ func (s *edge) holds(t *testing.T, stream window.Place, connections int) {
 	})
 }
 
-// awaitSilence waits until no connection of an edge gets the messages.
+// awaitSilence waits until no connection of an edge receives the messages.
 func (s *edge) awaitSilence(t *testing.T, name window.Place) {
 	t.Helper()
 	waittest.Until(t, "another edge has the newest connection", func() bool {
@@ -114,9 +114,9 @@ func claimedElsewhere(t *testing.T, s *edge, stream window.Place) {
 	s.attached.work.Wait() // the cursor is sent
 }
 
-// claimsForLong has what is asked of NATS and of other edges take as long as a slow machine
-// does: a claim that is given up leaves the messages to a connection at another edge, and
-// what is not released or sent stays where it is.
+// claimsForLong lets requests to NATS and to other edges take as long as they do on a slow
+// machine: a claim that is given up leaves the messages to a connection at another edge, and
+// a record or cursor that is not released or sent stays at its edge.
 func claimsForLong(s *edge) {
 	a := s.attached
 	a.claimWithin, a.records.within, a.cursorWithin = 20*time.Second, 20*time.Second, 20*time.Second
@@ -147,7 +147,7 @@ func newMCPs(t *testing.T, n int) (b *bridge, u *mcpUser, edges []*edge) {
 	f := newFixture(t)
 	f.tune = func(s *edge) {
 		claimsForLong(s)
-		s.attached.beatEvery = time.Hour // or an edge tends what the test does
+		s.attached.beatEvery = time.Hour // or an edge tends the records of the test
 	}
 	b = f.bridge()
 	for range n {
@@ -158,8 +158,8 @@ func newMCPs(t *testing.T, n int) (b *bridge, u *mcpUser, edges []*edge) {
 	return b, join(t, edges[0].url(), "2025-11-25"), edges
 }
 
-// newMovedMCP is newMCPs with two edges, of which the client has come to one first and has
-// its newest connection at two.
+// newMovedMCP is newMCPs with two edges; the client connected to one first, and has its
+// newest connection at two.
 func newMovedMCP(t *testing.T) (u *mcpUser, one, two *edge, newest *client) {
 	t.Helper()
 	_, u, edges := newMCPs(t, 2)
@@ -185,7 +185,8 @@ func TestAttach_NewestConnection(t *testing.T) {
 	old.says(progress(3)) // and not the second one
 }
 
-// A client without an ID does not receive again what another edge has sent it, and this one's window has yet to come to.
+// A client without an ID does not receive the events again that another edge has sent it, and this one's window has
+// yet to receive.
 func TestAttach_WindowIsBehind(t *testing.T) {
 	b, u, edges := newMCPs(t, 1)
 	looks := must.Value(b.f.Backend.Conn.SubscribeSync("$JS.API.STREAM.INFO.MCP_0"))(t)
@@ -202,8 +203,8 @@ func TestAttach_WindowIsBehind(t *testing.T) {
 	c.says(progress(2))
 }
 
-// Where a connection at the same edge stands is waited for without a time-out: it has yet to send what
-// is read for it.
+// The wait for the cursor of a connection at the same edge has no time-out: that connection has yet to send
+// the events that are being read for it.
 func TestAttach_SlowConnectionAtTheSameEdge(t *testing.T) {
 	_, u, edges := newMCPs(t, 1)
 	s := edges[0]
@@ -270,7 +271,7 @@ func TestAttach_ResumeAtAnotherEdge(t *testing.T) {
 	u.at(two.url()).resumes(id, progress(2), result(`"a"`))
 }
 
-// Who makes up the names of calls makes no records.
+// A client that makes up the names of calls creates no records.
 func TestAttach_UnknownCall(t *testing.T) {
 	_, u, edges := newMCPs(t, 1)
 	a := edges[0].attached
@@ -282,7 +283,7 @@ func TestAttach_UnknownCall(t *testing.T) {
 	}
 }
 
-// An edge that is killed releases nothing.
+// An edge that is killed releases no record.
 func TestAttach_EdgeIsGone(t *testing.T) {
 	b, u, edges := newMCPs(t, 1)
 	s := edges[0]
@@ -324,7 +325,7 @@ func TestAttach_AfterAPause(t *testing.T) {
 	}
 }
 
-// Without NATS there are no records, and nothing new either.
+// Without NATS there are no records, and no new events either.
 func TestAttach_NoRecords(t *testing.T) {
 	t.Parallel()
 	b, u, edges := newMCPs(t, 1)
@@ -345,8 +346,8 @@ func TestAttach_NoRecords(t *testing.T) {
 	u.attach(s, 2)
 }
 
-// A connection that ends does not give back what the next one at its edge has claimed: an
-// older one elsewhere would get the messages, and the newest nothing.
+// A connection that ends does not release the record that the next one at its edge has claimed:
+// an older one elsewhere would receive the messages, and the newest one none.
 func TestAttach_OutlivesPrevious(t *testing.T) {
 	u, one, two, before := newMovedMCP(t)
 	key := attachKey(u.standalone())
@@ -401,7 +402,7 @@ func TestAttach_LateTakeOver(t *testing.T) {
 	u, old, young, _ := newMovedMCP(t)
 	one, two := old.attached, young.attached
 	key := attachKey(u.standalone())
-	revision := young.shownCursor(t, key) // it does not change any more
+	revision := young.shownCursor(t, key) // the record does not change any more
 	var kv jetstream.KeyValue = &updating{KeyValue: *one.records.kv.Load(), then: func() {
 		_, claimed, err := two.records.claim(t.Context(), key, two.edge)
 		if err != nil {
@@ -441,7 +442,7 @@ func TestAttach_LostRecords(t *testing.T) {
 func TestAttach_LateRecord(t *testing.T) {
 	u, one, two, young := newMovedMCP(t)
 	key := attachKey(u.standalone())
-	two.shownCursor(t, key) // no record before it comes after it
+	two.shownCursor(t, key) // no earlier record is shown after it
 	two.attached.dropRevisions()
 	young.Close()
 	two.left(t, u.standalone())
@@ -468,7 +469,7 @@ func TestAttach_ReleaseFails(t *testing.T) {
 	one.holds(t, u.standalone(), 1)
 }
 
-// unanswered is a bucket whose first update by an edge for itself gets no answer, whether it is written or not.
+// unanswered is a bucket whose first update by an edge for itself receives no answer, whether it is written or not.
 type unanswered struct {
 	jetstream.KeyValue
 	edge    string
@@ -505,7 +506,7 @@ func TestAttach_TakeOverUnanswered(t *testing.T) {
 			var revision uint64
 			waittest.Until(t, "the record was released, and is taken over without an answer", func() (ok bool) {
 				var err error
-				tried := takes.updates.Load() > 0 // before the read, which could be older else
+				tried := takes.updates.Load() > 0 // before the read, or that could be older
 				r, revision, err = two.attached.records.read(t.Context(), key)
 				return err == nil && tried && r.Released != written
 			})
@@ -541,7 +542,7 @@ func TestAttach_RenewalUnanswered(t *testing.T) {
 	one.holds(t, u.standalone(), 1)
 }
 
-// updating is a bucket with something to do after its first update is written, before the answer.
+// updating is a bucket that calls then after its first update is written, before the answer.
 type updating struct {
 	jetstream.KeyValue
 	then    func()
@@ -556,7 +557,8 @@ func (u *updating) Update(ctx context.Context, key string, value []byte, last ui
 	return revision, err
 }
 
-// A record that is left may be claimed for a new connection at the same edge before that has joined.
+// A record that is taken over from another edge may be claimed for a new connection at this edge before that has
+// joined.
 func TestAttach_ClaimedWhileLeft(t *testing.T) {
 	_, u, edges := newMCPs(t, 1)
 	s := edges[0]
@@ -586,7 +588,7 @@ func TestAttach_ClaimFails(t *testing.T) {
 	two.holds(t, u.standalone(), 1)
 }
 
-// Clients do not decide how much is logged while NATS is down.
+// The number of clients does not decide how much is logged while NATS is down.
 func TestAttach_FailingClaimsAreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

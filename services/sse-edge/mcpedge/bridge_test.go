@@ -22,7 +22,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// bridge plays a bridge: what it does with a call is the test's.
+// bridge plays a bridge, whose answers the test decides.
 type bridge struct {
 	f *fixture
 	// post, check, request and open answer; nil means 202, 202, 202, and a session.
@@ -121,7 +121,7 @@ func (b *bridge) answer(ask rpc.Ask) rpc.Answer {
 	return rpc.Answer{Status: http.StatusAccepted}
 }
 
-// make makes a session.
+// make creates a session.
 func (b *bridge) make(ctx context.Context, ask rpc.Ask) rpc.Answer {
 	if _, err := b.f.Backend.Sessions.Create(ctx, session.New(ask.Session, ask.Owner, nil, time.Now())); err != nil {
 		b.f.t.Error(err)
@@ -133,7 +133,7 @@ func (b *bridge) make(ctx context.Context, ask rpc.Ask) rpc.Answer {
 	return rpc.Answer{Status: http.StatusOK, Data: []byte(initialized)}
 }
 
-// takesCall has a client call a tool, and returns that once the bridge has it.
+// takesCall has a client call a tool, and returns the call once the bridge has it.
 func (b *bridge) takesCall(u *mcpUser, headers ...string) (*client, rpc.Ask) {
 	b.f.t.Helper()
 	calls := b.accepts()
@@ -192,11 +192,11 @@ func join(t *testing.T, url, version string, headers ...string) *mcpUser {
 	return u
 }
 
-// announcedBytes is how long a body may be that is sent. A longer one is only announced: the edge
-// refuses it by its length, and what is written meanwhile may meet the end of the connection.
+// announcedBytes is the length up to which a body is sent. A longer one is only announced: the edge
+// refuses it by its length, and a write of its bytes may meet the end of the connection.
 const announcedBytes = 8 << 20
 
-// do makes a request. Headers are in pairs; an empty value takes one away.
+// do makes a request. Headers are in pairs; an empty value removes one.
 func (u *mcpUser) do(method, body string, headers ...string) reply {
 	u.t.Helper()
 	req := must.Value(http.NewRequestWithContext(u.t.Context(), method, u.url+"/mcp", strings.NewReader(body)))(u.t)

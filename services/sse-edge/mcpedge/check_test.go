@@ -22,7 +22,7 @@ import (
 func TestMCP_AsksBridgeAboutCall(t *testing.T) {
 	f, b := bridged(t)
 	var once sync.Once
-	b.check = func(c rpc.Ask) rpc.Answer { // it does not know of the call
+	b.check = func(c rpc.Ask) rpc.Answer { // the bridge does not know the call
 		once.Do(func() {
 			b.say(c.Session, c.Stream, true, `{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"lost"}}`)
 		})
@@ -56,7 +56,7 @@ func TestMCP_NoBridgeForLong(t *testing.T) {
 	u.resumes(id, result(`"a"`))
 }
 
-// While an edge waits for a response that is answered as JSON, nobody asks about the call: it waits no
+// While an edge waits for a response that is answered as JSON, it does not ask about the call, so it waits no
 // longer than until the first question is due.
 func TestMCP_AsksAboutCallThatWaitsForJSON(t *testing.T) {
 	b, _, u := newMCPEdge(t, func(s *edge) { s.checkEvery = 20 * time.Millisecond }, func(c *config) { c.Heartbeat = time.Hour })
@@ -79,8 +79,8 @@ func TestBegun_KeepsFirstCheck(t *testing.T) {
 	}
 }
 
-// A bridge that is paused answers nothing. What it is asked meanwhile leaves room for the calls of other
-// bridges: one that no edge asks about for 35 s is cancelled.
+// A paused bridge answers no question. The questions to it leave room for the calls of other bridges: a call
+// that no edge asks about for 35 s is cancelled.
 func TestCheck_ABridgeIsPaused(t *testing.T) {
 	f := newFixture(t)
 	f.tune = func(s *edge) { s.checkEvery = 5 * time.Millisecond }
@@ -104,12 +104,12 @@ func TestCheck_ABridgeIsPaused(t *testing.T) {
 	waittest.Until(t, "hundreds of questions wait for an answer", func() bool { return len(s.checks) > 200 })
 }
 
-// Clients give up a call after a minute; an edge tells them before.
+// Clients give up a call after a minute; an edge sends them an error before.
 func TestMCP_NoBridgeWithinHalfAMinute(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	m := &streamForm{service: &Service{checkEvery: checkEvery, unheardFor: unheardFor, checks: make(chan struct{})}} // nothing may be asked
 	gone := now
-	m.checkAt = gone.Add(checkEvery) // the bridge answered the last check, and has gone since
+	m.checkAt = gone.Add(checkEvery) // the bridge answered the last check, and stopped after it
 	at := m.checkAt
 	for ; !m.unheard.note(at, unheardFor); at = m.checkAt {
 		m.Tick(at)
@@ -119,7 +119,8 @@ func TestMCP_NoBridgeWithinHalfAMinute(t *testing.T) {
 	}
 }
 
-// What a bridge has stored before it has gone is sent before the call is given up, however late the window comes to it.
+// The messages that a bridge stored before it stopped are sent before the call is given up, however late the window
+// receives them.
 func TestMCP_NoBridgeAndTheWindowIsBehind(t *testing.T) {
 	b, s, u := newMCPEdge(t, func(s *edge) { s.unheardFor = 0 }, nil)
 	c := u.follow(u.post(toolCall))
@@ -144,7 +145,7 @@ func TestMCP_NoBridgeAndTheWindowIsBehind(t *testing.T) {
 	c.ends(result(`"a"`))
 }
 
-// A bridge has its time from when it is asked, however long there was none before.
+// The time-out of a bridge begins with the question to it, however long there was none before.
 func TestStateless_BridgeComesLate(t *testing.T) {
 	f := newFixture(t)
 	b, asked := f.bridge(), sync.Map{}
@@ -160,7 +161,7 @@ func TestStateless_BridgeComesLate(t *testing.T) {
 	waittest.Until(t, "a request is answered", func() bool { return u.read(u.post(statelessTool)).StatusCode == http.StatusOK })
 }
 
-// A bridge that dies before it has taken a request without a session leaves no trace: the client has
+// A bridge that dies before it has taken a request without a session leaves no trace: the client receives
 // its error in time all the same.
 func TestStateless_BridgeDoesNotAnswer(t *testing.T) {
 	if requestTimeout > 30*time.Second {

@@ -31,13 +31,13 @@ func newFixture(t *testing.T) *fixture {
 	return &fixture{Log: edgetest.NewLog(t), t: t}
 }
 
-// config is that of an edge that has nothing but MCP.
+// config is the config of an edge that serves only MCP.
 type config struct {
 	subscriber.Config
 	MCP Config
 }
 
-// edge is one that has nothing but MCP.
+// edge is an edge that serves only MCP.
 type edge struct {
 	*Service
 	ln net.Listener
@@ -57,7 +57,7 @@ func (f *fixture) mcpService(change func(*config)) (s *edge, stop func()) {
 		subscriber.Config{
 			WindowBytes: 1 << 20, LogReads: 2, Heartbeat: 15 * time.Second, Retry: 3 * time.Second,
 			MaxAge: 10 * time.Minute, WriteTimeout: 20 * time.Second, MaxConnections: 100, MaxSessionConnections: 100, MaxAddressConnections: 100,
-			PartitionLinger: -1, LedgerPatience: 20 * time.Second, // or what a slow machine takes
+			PartitionLinger: -1, LedgerPatience: 20 * time.Second, // longer than a slow machine takes
 		},
 		Config{StreamMethods: []string{"tools/call", "resources/read"}},
 	}
@@ -75,7 +75,7 @@ func (f *fixture) mcpService(change func(*config)) (s *edge, stop func()) {
 	app.Server().KeepHijackedConns = true
 	cfg.Access.Protect(app, "--edge-hosts", nil, cfg.MCP.PublicURL)
 	web.Mount(app, append(s.Routes(), s.ResourceRoutes()...)...)
-	// In the order of the whole edge: streams end before what serves them.
+	// In the order of the whole edge: streams end before the services that serve them.
 	serveCtx, stopServing := context.WithCancel(context.Background())
 	subsCtx, stopSubs := context.WithCancel(context.Background())
 	mcpCtx, stopMCP := context.WithCancel(context.Background())
@@ -104,20 +104,20 @@ func (f *fixture) mcpService(change func(*config)) (s *edge, stop func()) {
 	return s, stop
 }
 
-// mcpEdge is mcpService for those who need its URL alone.
+// mcpEdge is mcpService for tests that need only its URL.
 func (f *fixture) mcpEdge(change func(*config)) string {
 	f.t.Helper()
 	s, _ := f.mcpService(change)
 	return s.url()
 }
 
-// has waits until the window of an edge has come to a sequence.
+// has waits until the window of an edge has received a sequence.
 func (s *edge) has(t *testing.T, sequence uint64) {
 	t.Helper()
 	waittest.Until(t, "the window has it", func() bool { return s.subs.Parts.Of("s").Stats().End >= sequence })
 }
 
-// guarded has an edge let in only who has a token, and pages of one origin.
+// guarded has an edge accept only clients with a token, and pages of one origin.
 func guarded(t *testing.T) func(*config) {
 	t.Helper()
 	access := edgetest.Access(t)

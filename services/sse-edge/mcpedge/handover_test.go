@@ -49,7 +49,7 @@ func (c *client) handsOver(id string) (state string) {
 // limited has streams end long before a test does.
 func limited(c *config) { c.ProxyRequestLimit, c.Retry = time.Second, time.Minute }
 
-// The next request of a client, at any edge, receives what follows, as what it asked for.
+// The next request of a client, at any edge, receives the following messages, under its own ID.
 func TestHandOver_Drain(t *testing.T) {
 	f, b := bridged(t)
 	one, stop := f.mcpService(nil)
@@ -78,7 +78,7 @@ func TestHandOver_Drain(t *testing.T) {
 	}
 }
 
-// A client that comes back to the edge that stops, before its proxy knows, is sent on with its call.
+// The call of a client that reconnects to the stopping edge, before its proxy notices, is handed over again.
 func TestHandOver_BackAtTheStoppingEdge(t *testing.T) {
 	t.Parallel()
 	f, b := bridged(t)
@@ -122,7 +122,7 @@ func TestHandOver_ProxyRequestLimit(t *testing.T) {
 		id = strconv.Itoa(i + 20)
 		c = u.follow(u.post(repeated(id, "", state, "")))
 	}
-	other := u.follow(u.post(statelessTool)) // it is older than the limit when the call ends
+	other := u.follow(u.post(statelessTool)) // this stream is older than the limit when the call ends
 	other.handsOver("7")
 	b.say(ask.Session, ask.Stream, true, result("7"))
 	c.ends(`{"id":` + id + `,"jsonrpc":"2.0","result":{}}`)
@@ -136,7 +136,7 @@ func TestHandOver_Plain(t *testing.T) {
 	c.handsOver("7")
 }
 
-// What has no result of that kind is not handed over.
+// A method without a result of that kind is not handed over.
 func TestHandOver_OtherMethod(t *testing.T) {
 	f, b := bridged(t)
 	one, stop := f.mcpService(nil)
@@ -151,7 +151,7 @@ func TestHandOver_OtherMethod(t *testing.T) {
 	waittest.Until(t, "the call is cancelled", func() bool { return len(b.sent(rpc.Cancel)) == 1 })
 }
 
-// A block that the client has a part of is completed first, however late.
+// A block that the client has received in part is completed first, however late.
 func TestHandOver_SlowClient(t *testing.T) {
 	t.Parallel()
 	f, b := bridged(t)
@@ -198,7 +198,7 @@ func TestHandOver_SlowClient(t *testing.T) {
 	c.ends(`{"id":8,"jsonrpc":"2.0","result":{}}`)
 }
 
-// No state makes a call again, and none shows a call to another client.
+// No state repeats a call, and none shows a call to another client.
 func TestHandOver_Refused(t *testing.T) {
 	f, b := bridged(t)
 	guard := guarded(t)
@@ -251,7 +251,7 @@ func TestHandOver_Refused(t *testing.T) {
 	}
 }
 
-// A stream that its client resumes ends before a proxy cuts it, and the client is back at once: here
+// A stream that its client resumes ends before a proxy cuts it, and the client reconnects at once: here
 // at an edge without a limit, which sends the rest however long that takes.
 func TestProxyRequestLimit_Resumes(t *testing.T) {
 	t.Parallel()

@@ -12,7 +12,7 @@ import (
 	"rejoin/shared/web/webtest"
 )
 
-// legacy opens or resumes the event stream of the old transport, and returns where to post.
+// legacy opens or resumes the event stream of the old transport, and returns the address to post to.
 func legacy(t *testing.T, url, lastID string) (c *client, endpoint string) {
 	t.Helper()
 	c = subscribe(t, url+"/sse", "Last-Event-ID", lastID)
@@ -76,7 +76,7 @@ func TestOldTransport_Refusal(t *testing.T) {
 	}
 }
 
-// A session is its owner's and its members', also when the stream of somebody else has waited for it.
+// A session is its owner's and its members', also when another client's stream has waited for it.
 func TestOldTransport_SessionOfAnother(t *testing.T) {
 	f, b := bridged(t)
 	guard := guarded(t)

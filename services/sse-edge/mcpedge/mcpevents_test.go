@@ -165,7 +165,7 @@ func (c *client) occurs(sequences ...uint64) (last string) {
 	return last
 }
 
-// responds reads the response, which says nothing, and the end.
+// responds reads the response, which is empty, and the end.
 func (c *client) responds() {
 	c.T.Helper()
 	c.ends(`{"id":7,"jsonrpc":"2.0","result":{"resultType":"complete","_meta":{}}}`)
@@ -218,8 +218,8 @@ func TestEvents_Poll(t *testing.T) {
 	}
 }
 
-// Whether there is more is never denied in error, and a client that polls until there is none gets
-// each event once.
+// hasMore is never false in error, and a client that polls until it is false receives each event
+// once.
 func TestEvents_PollBelowWindow(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -247,7 +247,7 @@ func TestEvents_PollBelowWindow(t *testing.T) {
 }
 
 // trimmedStream has 5 events in stream a, removes the first 3, and starts an edge. It returns cursors
-// in front of them and among them.
+// before them and among them.
 func (f *fixture) trimmedStream() (u eventsUser, begin, trimmed string) {
 	f.t.Helper()
 	s, stop := f.mcpService(withMCPEvents)
@@ -293,7 +293,7 @@ func TestEvents_MaxAge(t *testing.T) {
 	}
 	f.Publish("a", 2)
 	c.occurs(4, 5)
-	// Without a cursor there is nothing to be old.
+	// Without a cursor there is no old event.
 	if p, got := u.poll(`,"maxAgeMs":0`); len(got) != 0 || *p.Truncated {
 		t.Errorf("from now on there is %v, and it is %+v", got, p)
 	}
@@ -351,8 +351,8 @@ func TestEventsParams_MaxAge(t *testing.T) {
 	}
 }
 
-// A client whose connection breaks, or whose edge stops, resumes after its cursor, and gets each
-// event once.
+// A client whose connection breaks, or whose edge stops, resumes after its cursor, and receives
+// each event once.
 func TestEvents_StreamResumes(t *testing.T) {
 	f := newFixture(t)
 	one, stop := f.mcpService(func(c *config) { c.MCP.Events, c.Drain = true, 50*time.Millisecond })
@@ -407,7 +407,7 @@ func TestEvents_StreamResumes(t *testing.T) {
 		c = u.stream(after(last))
 		c.notified("active")
 	}
-	// A poll has what is left, and then the error.
+	// A poll has the remaining events, and the next one the error.
 	p, got := u.poll(after(start))
 	if !slices.Equal(got, all) || *p.Truncated {
 		t.Errorf("a poll has %v, and is %+v", got, p)
@@ -419,7 +419,7 @@ func TestEvents_StreamResumes(t *testing.T) {
 	}
 }
 
-// A gap is a second confirmation, with the place from which the stream continues.
+// A gap is a second confirmation, with the cursor after which the stream continues.
 func TestEvents_StreamTruncated(t *testing.T) {
 	f := newFixture(t)
 	u, begin, trimmed := f.trimmedStream()
@@ -443,7 +443,7 @@ func TestEvents_HeartbeatMovesCursor(t *testing.T) {
 	waittest.Until(t, "the cursor moves", func() bool { return edgetest.SequenceOf(t, *c.notified("heartbeat").Cursor) == last })
 }
 
-// Subscriptions at one place get the same events, each under the ID of its own request.
+// Subscriptions to one stream receive the same events, each under the ID of its own request.
 func TestEvents_ManySubscriptions(t *testing.T) {
 	f := newFixture(t)
 	u := eventsAt(t, f.mcpEdge(withMCPEvents))
@@ -512,8 +512,8 @@ func TestEvents_Refused(t *testing.T) {
 	}
 }
 
-// Who may not read a stream at /v1 gets nothing of it here, and another's session is as one that is
-// not there.
+// A client that may not read a stream at /v1 receives nothing of it here, and another's session is
+// like one that does not exist.
 func TestEvents_Access(t *testing.T) {
 	f := newFixture(t)
 	guard := guarded(t)
@@ -560,7 +560,7 @@ func TestEvents_Access(t *testing.T) {
 			}
 		}
 	}
-	// Who may only read does, and a member until it is taken out.
+	// A client that may only read does, and a member until it is removed.
 	if _, got := eventsAt(t, u.url, edgetest.Bearer(reader)...).poll(after("x")); !slices.Equal(got, edgetest.Sequences(last-1, last)) {
 		t.Errorf("its owner gets %v", got)
 	}
@@ -591,7 +591,7 @@ func TestEvents_EdgeIsFull(t *testing.T) {
 	}
 }
 
-// Without the flag the methods are the MCP server's, which does not have them.
+// Without the flag the methods reach the MCP server, which does not have them.
 func TestEvents_Off(t *testing.T) {
 	b, u := newStateless(t, nil)
 	b.request = func(c rpc.Ask) rpc.Answer {
@@ -653,7 +653,7 @@ func TestEvents_Discover(t *testing.T) {
 	}
 }
 
-// A heartbeat that is rarer than the sketch allows has clients reconnect.
+// Clients reconnect when heartbeats are rarer than the sketch allows.
 func TestConfig_EventsNeedHeartbeats(t *testing.T) {
 	for _, tt := range []struct {
 		on        bool

@@ -35,8 +35,8 @@ func raws(ids ...string) (r []json.RawMessage) {
 	return r
 }
 
-// What is taken is JSON-RPC, message by message, and has an ID for each request; what is
-// not is refused, and never anything else.
+// An accepted body is JSON-RPC, message by message, and has an ID for each request; any other
+// body is refused, with a refusal and no other error.
 func FuzzParsePosted(f *testing.F) {
 	for _, body := range []string{toolCall, toolList, "[" + toolCall + "]", "[]", "[[]]", "{", " [", `{"jsonrpc":"2.0","id":1e400,"method":"\ud800"}`, "\xff", `[{"jsonrpc":"2.0","method":"a"},1]`} {
 		f.Add([]byte(body))

@@ -9,14 +9,14 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// A client that is cut off anywhere, and comes back anywhere, gets every message of its
-// call once and in order, and no other; also when connections of before are still open.
+// A client that is cut off anywhere, and resumes at any edge, receives every message of its
+// call once and in order, and no other; also when earlier connections are still open.
 func TestMCP_CutAtAnyPlace(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.tune = func(s *edge) {
 		claimsForLong(s)
-		s.attached.cursorWithin = cursorTimeout // clients bring their places, and a stop waits for others
+		s.attached.cursorWithin = cursorTimeout // clients send their cursors, and a stop waits for other edges
 	}
 	b := f.bridge()
 	var urls []string
@@ -60,7 +60,7 @@ func TestMCP_CutAtAnyPlace(t *testing.T) {
 		for at := 0; at < len(want); {
 			cut := rapid.IntRange(at, len(want)).Draw(rt, "cut")
 			if id == "" && cut == 0 {
-				cut = 1 // a client of before that was not given a place cannot come back
+				cut = 1 // an older client that has received no ID cannot resume
 			}
 			if got := c.says(want[at:cut]...); got != "" {
 				id = got

@@ -32,7 +32,7 @@ func newMCP(t *testing.T, change func(*config)) (*bridge, *mcpUser) {
 	return b, u
 }
 
-// newMCPEdge is newMCP for those who need the edge, or tune it.
+// newMCPEdge is newMCP for tests that need the edge, or tune it.
 func newMCPEdge(t *testing.T, tune func(*edge), change func(*config)) (*bridge, *edge, *mcpUser) {
 	t.Helper()
 	f := newFixture(t)
@@ -44,7 +44,7 @@ func newMCPEdge(t *testing.T, tune func(*edge), change func(*config)) (*bridge, 
 
 func TestMCP_Call(t *testing.T) {
 	b, u := newMCP(t, nil)
-	if client := b.sent(rpc.Open)[0].Client; client != "127.0.0.1" { // a bridge shares its processes out by client
+	if client := b.sent(rpc.Open)[0].Client; client != "127.0.0.1" { // a bridge divides its processes among clients
 		t.Errorf("the bridge was told of %q", client)
 	}
 	c := u.follow(u.post(toolCall))
@@ -196,7 +196,7 @@ func TestMCP_BadRequest(t *testing.T) {
 		"an empty batch":      {"POST", "[]", []string{"Mcp-Protocol-Version", ""}, 400, rpc.CodeInvalid},
 		"initialize in one":   {"POST", `[{"jsonrpc":"2.0","id":1,"method":"initialize"}]`, []string{"Mcp-Protocol-Version", ""}, 400, rpc.CodeInvalid},
 		"a long ID":           {"POST", `{"jsonrpc":"2.0","id":"` + strings.Repeat("x", 200) + `","method":"m"}`, nil, 400, rpc.CodeInvalid},
-		"too large":           {"POST", `{"jsonrpc":"2.0","id":1,"method":"` + strings.Repeat("x", 8<<20) + `"}`, nil, 413, 0}, // as an announced length, before MCP has a say
+		"too large":           {"POST", `{"jsonrpc":"2.0","id":1,"method":"` + strings.Repeat("x", 8<<20) + `"}`, nil, 413, 0}, // as an announced length, before MCP checks it
 		"no version within":   {"POST", toolList, []string{"Mcp-Protocol-Version", "2026-07-28"}, 400, rpc.CodeInvalidParams},
 		"a made-up version":   {"POST", toolList, []string{"Mcp-Protocol-Version", "x"}, 400, mcp.CodeUnsupportedVersion},
 		"GET in another":      {"GET", "", []string{"Mcp-Protocol-Version", "x"}, 400, mcp.CodeUnsupportedVersion},
@@ -211,7 +211,7 @@ func TestMCP_BadRequest(t *testing.T) {
 		"events alone":        {"POST", toolList, []string{"Accept", "text/event-stream"}, 406, rpc.CodeInvalid},
 		"GET of JSON":         {"GET", "", []string{"Accept", "application/json"}, 406, rpc.CodeInvalid},
 		"text":                {"POST", toolList, []string{"Content-Type", "text/plain"}, 415, rpc.CodeInvalid},
-		"a page of others":    {"POST", toolList, []string{"Origin", "https://evil.example"}, 403, 0}, // before MCP has a say, as for all services
+		"a page of others":    {"POST", toolList, []string{"Origin", "https://evil.example"}, 403, 0}, // before MCP checks it, as for all services
 		"GET of such a page":  {"GET", "", []string{"Origin", "null"}, 403, rpc.CodeInvalid},
 		"a page of this edge": {"POST", "{", []string{"Origin", url}, 400, rpc.CodeParse},
 	} {
@@ -229,7 +229,7 @@ func TestMCP_BadRequest(t *testing.T) {
 	}
 }
 
-// waitsFor returns what has an edge wait so long for a bridge.
+// waitsFor sets how long an edge waits for a bridge.
 func waitsFor(d time.Duration) func(*edge) { return func(s *edge) { s.bridgeWait = d } }
 
 func TestMCP_NoBridge(t *testing.T) {
@@ -246,8 +246,8 @@ func TestMCP_NoBridge(t *testing.T) {
 	}
 }
 
-// A request waits for a bridge that is replaced: one that stops says that it has not begun it, then none is there, then
-// the next one.
+// A request waits for a bridge that is replaced: the stopping one answers that it has not begun it, then no bridge
+// listens, then the next one does.
 func TestMCP_BridgeIsReplaced(t *testing.T) {
 	b, s, u := newMCPEdge(t, func(s *edge) { // whatever the machine does
 		s.requestTimeout, s.takenTimeout, s.bridgeWait = waittest.Timeout, waittest.Timeout, waittest.Timeout
@@ -285,7 +285,7 @@ func TestMCP_BridgeIsReplaced(t *testing.T) {
 	}
 }
 
-// Clients do not decide how much is logged.
+// The number of requests does not decide how much is logged.
 func TestMCP_FailuresAreSummedUp(t *testing.T) {
 	f := newFixture(t)
 	f.tune = waitsFor(0)
@@ -355,7 +355,7 @@ func TestMCP_ServerIsFull(t *testing.T) {
 			waittest.Until(t, "a call is refused", func() bool {
 				defer crowd()()
 				resp := u.post(toolCall)
-				if resp.StatusCode == http.StatusOK { // it took long enough for one more
+				if resp.StatusCode == http.StatusOK { // so much time has passed that one more was accepted
 					_ = resp.Body.Close()
 					return false
 				}
@@ -369,8 +369,8 @@ func TestMCP_ServerIsFull(t *testing.T) {
 	}
 }
 
-// A client that asks for what follows the last event of a call has everything: any
-// stream would have it ask again and again.
+// A client that resumes after the last event of a call has all of it: any stream would
+// have it ask again and again.
 func TestMCP_ResumeAfterResponse(t *testing.T) {
 	b, u := newMCP(t, nil)
 	c := u.follow(u.post(toolCall))
@@ -385,7 +385,7 @@ func TestMCP_ResumeAfterResponse(t *testing.T) {
 	}
 }
 
-// What was stored for a call before its session ended can still be fetched, or why it cannot.
+// The messages stored for a call before its session ended can still be fetched, or the reason why not.
 func TestMCP_ResumeInEndedSession(t *testing.T) {
 	for name, cleared := range map[string]bool{"closed": false, "cleared": true} {
 		t.Run(name, func(t *testing.T) {

@@ -39,7 +39,7 @@ func newStateless(t *testing.T, change func(*config)) (*bridge, *mcpUser) {
 	return b, u
 }
 
-// newStatelessEdge is newStateless for those who look into the edge.
+// newStatelessEdge is newStateless for tests that look into the edge.
 func newStatelessEdge(t *testing.T, change func(*config)) (*bridge, *mcpUser, *edge) {
 	t.Helper()
 	f, b := bridged(t)
@@ -47,7 +47,7 @@ func newStatelessEdge(t *testing.T, change func(*config)) (*bridge, *mcpUser, *e
 	return b, statelessUser(t, s.url()), s
 }
 
-// statelessUser returns a user of the revision without sessions, who calls a tool.
+// statelessUser returns a user of the revision without sessions that calls a tool.
 func statelessUser(t *testing.T, url string) *mcpUser {
 	t.Helper()
 	return &mcpUser{t: t, url: url, version: mcp.Stateless, headers: []string{"Mcp-Method", "tools/call", "Mcp-Name", "x"}}
@@ -112,7 +112,7 @@ func TestStateless_AnsweredAtOnce(t *testing.T) {
 	}
 }
 
-// A request whose response is likely to be all that there is has the response's status, however long
+// A request whose response is likely to be its only message has the response's status, however long
 // it takes.
 func TestStateless_SlowError(t *testing.T) {
 	b, u := newStateless(t, nil)
@@ -164,7 +164,7 @@ func TestStateless_ClientGoes(t *testing.T) {
 	}
 }
 
-// A client that comes back gets what it missed, and the bridge hears of it at once.
+// A client that resumes receives the messages that it missed, and the bridge learns of it at once.
 func TestStateless_Resume(t *testing.T) {
 	b, u := newStateless(t, resumable)
 	c, ask := b.takesCall(u)
@@ -262,8 +262,8 @@ func TestStateless_RepeatedRequest(t *testing.T) {
 	}
 }
 
-// Who names the session of a call has nothing counted for it: only the bridge knows whether the call is its
-// client's.
+// A request that names the session of a call counts neither as its connection nor as its use: only the bridge knows
+// whether the call is its client's.
 func TestStateless_StateOfAnotherClient(t *testing.T) {
 	b, u, s := newStatelessEdge(t, nil)
 	name := newTask(t, b, u, "").name // a session
@@ -475,7 +475,7 @@ func TestStateless_InsufficientToken(t *testing.T) {
 	}
 }
 
-// A call that was cancelled while its client was away ends in an error for a client that comes back:
+// A call that was cancelled while its client was disconnected ends in an error when the client resumes:
 // 204 would let it wait for its time-out.
 func TestStateless_ResumeAfterCancel(t *testing.T) {
 	b, u := newStateless(t, resumable)

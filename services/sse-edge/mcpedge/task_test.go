@@ -101,7 +101,7 @@ func TestTask_States(t *testing.T) {
 	if a := k.ask(mcp.MethodGetTask, "", "Accept", "text/event-stream, application/json"); a.Header.Get("Content-Type") != "text/event-stream" || !strings.HasPrefix(a.Text, `data: {"id":7,`) {
 		t.Errorf("as a stream: %v %s", a.Header, a.Text)
 	}
-	// A bridge takes what changes a task.
+	// A bridge takes the requests that change a task.
 	b.request = func(c rpc.Ask) rpc.Answer {
 		if c.Session != k.name || !c.Held || c.Life == "" || !strings.Contains(string(c.Data), `"x":1`) {
 			t.Errorf("the bridge is asked %+v", c)
@@ -113,7 +113,7 @@ func TestTask_States(t *testing.T) {
 			t.Errorf("%s is answered %d %s", method, a.StatusCode, a.Text)
 		}
 	}
-	// It is over, and stays what it is without a bridge and with a closed session.
+	// The task is over, and keeps its state without a bridge and with a closed session.
 	k.becomes(t, mcp.TaskCompleted, func(is *mcp.StoredTask) {
 		is.Requests, is.Asked, is.Result = nil, nil, json.RawMessage(`{"content":[]}`)
 		is.TTL = new(int64)
@@ -155,11 +155,11 @@ func TestTask_Refused(t *testing.T) {
 	if a := u.read(u.post(listen, "Mcp-Method", mcp.MethodListen)); a.StatusCode != http.StatusBadRequest || !strings.Contains(a.Text, `"code":-32021`) {
 		t.Errorf("to listen without the extension is answered %d %s", a.StatusCode, a.Text)
 	}
-	// What changes a task needs its bridge.
+	// Requests that change a task need its bridge.
 	if a := k.ask(mcp.MethodCancelTask, ""); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
 		t.Errorf("without a bridge cancel is answered %d %s", a.StatusCode, a.Text)
 	}
-	// A session without a task has none, whatever is published there.
+	// A session without a task has none, whatever events are published to its stream.
 	session := newTask(t, b, u, "")
 	b.say(session.name, mcp.TaskStream, false, `{"jsonrpc":"2.0","method":"x"}`)
 	if a := session.ask(mcp.MethodGetTask, ""); !strings.Contains(a.Text, `"code":-32602`) {
@@ -167,7 +167,7 @@ func TestTask_Refused(t *testing.T) {
 	}
 }
 
-// A task whose session was closed, or whose bridge has gone for good, has failed.
+// A task whose session was closed, or whose bridge is gone for good, has failed.
 func TestTask_Lost(t *testing.T) {
 	f, b := bridged(t)
 	s, _ := f.mcpService(nil)
@@ -193,7 +193,7 @@ func TestTask_Lost(t *testing.T) {
 	}
 }
 
-// An edge that has to remember many sessions without a bridge forgets them rather than its limit.
+// An edge with too many sessions without a bridge forgets sessions rather than exceed its limit.
 func TestUnheard_IsBounded(t *testing.T) {
 	var u unheard
 	now := time.Now()
@@ -210,7 +210,7 @@ func TestUnheard_IsBounded(t *testing.T) {
 	}
 }
 
-// A bridge that was away twice was not away all the time between.
+// A bridge that was unavailable twice was not unavailable all the time between.
 func TestUnheard_Lost(t *testing.T) {
 	for name, tt := range map[string]struct {
 		checks string // seconds; "+" where a bridge listens
@@ -242,7 +242,7 @@ func TestUnheard_Lost(t *testing.T) {
 // A task whose client asks seldom is found to be lost.
 func TestTask_LostBetweenTwoPolls(t *testing.T) {
 	f, b := bridged(t)
-	f.tune = func(s *edge) { s.unheardFor = time.Second } // a check that is late by half of that begins anew
+	f.tune = func(s *edge) { s.unheardFor = time.Second } // a check that is late by half of that begins a new absence
 	s, _ := f.mcpService(nil)
 	k := newTask(t, b, &mcpUser{t: t, url: s.url(), version: mcp.Stateless}, "")
 	k.state(t)
@@ -254,7 +254,7 @@ func TestTask_LostBetweenTwoPolls(t *testing.T) {
 	})
 }
 
-// A bridge that was there between two polls of a client is known to have been: the second poll begins anew.
+// The edge notices a bridge that listens between two polls of a client: the second poll begins a new absence.
 func TestTask_BridgeIsBackBetweenTwoPolls(t *testing.T) {
 	f, b := bridged(t)
 	s, _ := f.mcpService(nil)

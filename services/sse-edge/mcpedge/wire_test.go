@@ -19,7 +19,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// plainWire replaces what is new each time.
+// plainWire replaces the values that are new each time.
 func plainWire(text string) string {
 	for _, r := range [][2]string{
 		{`(?m)^Date: .*$`, "Date: <date>"},
@@ -35,7 +35,7 @@ func plainWire(text string) string {
 	return strings.ReplaceAll(text, "\r\n", "\n")
 }
 
-// rawly sends a request and returns all that comes back until the connection ends.
+// rawly sends a request and returns the response up to the end of the connection.
 func rawly(t *testing.T, url, request string) string {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(url, "http://"))
@@ -91,7 +91,7 @@ Connection: close
 
 `
 
-// What clients get, byte for byte but for what is new each time.
+// The responses to clients, byte for byte except values that are new each time.
 func TestProtocol_Text(t *testing.T) {
 	f, b := bridged(t)
 	edge, _ := f.mcpService(nil)
@@ -106,8 +106,8 @@ func TestProtocol_Text(t *testing.T) {
 	elsewhere := c.primed()
 	c.Close()
 
-	// Two openings come before the first message. The first place is after them once the
-	// edge has heard of them.
+	// Two openings come before the first message. The first cursor is after them once the
+	// edge has received them.
 	edge.has(t, 2)
 	messages := func(last int, id string) string {
 		last += 2
@@ -139,14 +139,14 @@ func TestProtocol_Text(t *testing.T) {
 			t.Errorf("%s:\n%s\nwant\n%s", tt.name, got, tt.want)
 		}
 	}
-	// Another session's place is not followed, and is no end of the stream either.
+	// Another session's cursor is not followed, and does not end the stream either.
 	c = u.get(elsewhere)
 	c.primed()
 	b.say(u.session, rpc.Standalone, false, progress(5))
 	c.says(progress(5))
 }
 
-// Only who understands it is sent away when the connection is old.
+// Only a client that understands it is sent away when the connection is old.
 func TestMCP_OldConnectionEnds(t *testing.T) {
 	t.Parallel()
 	b, u := newMCP(t, func(c *config) { c.MaxAge, c.Heartbeat = 7*time.Second, 100*time.Millisecond })
@@ -202,7 +202,7 @@ func TestMCP_Drain(t *testing.T) {
 	}
 }
 
-// A call of which something was lost has ended for its client, whatever is left of it.
+// A call that has lost an event has ended for its client, whatever events are left.
 func TestMCP_Gap(t *testing.T) {
 	f, b := bridged(t)
 	one, stop := f.mcpService(nil)
@@ -223,7 +223,7 @@ func TestMCP_Gap(t *testing.T) {
 }
 
 // Whether a call whose next events have expired has lost any of them can never be known: its client receives
-// an error instead of being asked to come again.
+// an error instead of a time to reconnect.
 func TestMCP_ExpiredGap(t *testing.T) {
 	b, u := newMCP(t, nil)
 	c := u.follow(u.post(toolCall))
@@ -236,7 +236,7 @@ func TestMCP_ExpiredGap(t *testing.T) {
 	c.fails(`"a"`)
 }
 
-// What a server asks its client travels with the call, and the answer finds its way back.
+// A server's request to its client travels with the call, and the client's answer reaches the bridge.
 func TestMCP_RequestsToClient(t *testing.T) {
 	f, b := bridged(t)
 	const question = `{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{}}`

@@ -20,7 +20,7 @@ func TestPage_Browser(t *testing.T) {
 		}
 	}
 	// Until the script enables them: the browser would send the form and load the page without
-	// what its address names.
+	// the target in its address.
 	for _, button := range regexp.MustCompile(`<button[^>]*type="submit"[^>]*>`).FindAllString(html, -1) {
 		if !strings.Contains(button, " disabled") {
 			t.Errorf("index.html has the enabled button %s", button)

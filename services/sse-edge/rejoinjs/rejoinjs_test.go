@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The tests of what needs no server are in tests/, for Node's own test runner.
+// The tests that need no server are in tests/, for Node's own test runner.
 func TestClient_NodeTests(t *testing.T) {
 	t.Parallel()
 	node, err := exec.LookPath("node")
