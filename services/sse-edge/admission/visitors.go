@@ -13,7 +13,7 @@ const maxVisited = 1 << 17
 // Above the bound they drop the session with the oldest request, and keep the time of
 // that request. The owner guards them.
 //
-// Only registered sessions are remembered, so that requests for made-up names push nothing out.
+// Only registered sessions are remembered, so that requests for made-up names evict no session.
 // A client that disconnects counts as a request at that moment.
 type visitors struct {
 	seen    *simplelru.LRU[string, int64]

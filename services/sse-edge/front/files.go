@@ -42,7 +42,7 @@ func (f Files) Check() error {
 	return nil
 }
 
-// lookEvery is the least time between two looks at the files; handshakes look.
+// lookEvery is the least time between two looks at the files, which handshakes take.
 const lookEvery = time.Second
 
 // pair is the newest content of the files that fitted together. It is safe for concurrent use.

@@ -30,7 +30,7 @@ import (
 )
 
 const (
-	// maxStreams is the number of open requests of a connection of HTTP/2. One more waits in its
+	// maxStreams bounds the open requests of a connection of HTTP/2. One more waits in its
 	// client. Resets do not make room at once: net/http bounds the handlers that still run.
 	maxStreams = 100
 	// pingAfter is how long a connection of HTTP/2 may be silent before the server pings it, and

@@ -91,8 +91,8 @@ func (s *edge) shownCursor(t *testing.T, key string) (revision uint64) {
 	return revision
 }
 
-// hears gives a sign of life of another edge, and waits until an edge was shown that, and all records before
-// it.
+// hears gives a sign of life of another edge, and waits until an edge has received that, and all records
+// before it.
 func (s *edge) hears(t *testing.T, other string) {
 	t.Helper()
 	waittest.Until(t, "the other edge was heard", func() bool {
@@ -103,7 +103,7 @@ func (s *edge) hears(t *testing.T, other string) {
 	})
 }
 
-// claimedElsewhere has another edge, which is only heard once, claim a stream of an edge.
+// claimedElsewhere has another edge, which gives only one sign of life, claim a stream of an edge.
 func claimedElsewhere(t *testing.T, s *edge, stream window.Place) {
 	t.Helper()
 	s.hears(t, "other")
@@ -621,7 +621,7 @@ func TestAttach_ClaimUnanswered(t *testing.T) {
 	two.attached.work.Wait()
 }
 
-// A connection may get its turn again right after it was to be quiet.
+// A connection may get its turn again right after it was silenced.
 func TestAttach_TurnAfterSilence(t *testing.T) {
 	_, u, edges := newMCPs(t, 1)
 	s, a := edges[0], edges[0].attached

@@ -90,8 +90,8 @@ func (s *Service) begin(c *fiber.Ctx, who caller, req subscriber.Request, form *
 			return may, err
 		}
 	}
-	// A gap of a call has lost some of its messages, perhaps the response. Gaps of other streams
-	// cannot be reported to a client of MCP.
+	// A gap in a call's stream has lost some of its messages, perhaps the response. Gaps in other
+	// streams cannot be reported to a client of MCP.
 	call := len(form.call) > 0
 	conn.HandsOver = form.state != nil
 	conn.Continues = form.primed || conn.HandsOver

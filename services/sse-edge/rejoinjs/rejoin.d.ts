@@ -82,15 +82,15 @@ export interface SessionState {
 
 /** How a subscription ended. */
 export type End =
-  /** The stream or session was closed, and everything in it has been delivered. */
+  /** The stream or session was closed, and all its events have been delivered. */
   | { reason: 'closed'; error?: undefined }
   /** `close` was called, the signal aborted, or the loop left. */
   | { reason: 'stopped'; error?: undefined }
   /** The server refused, and will again: a 4xx other than 408, 425 and 429; a 401 once no new token is available. */
   | { reason: 'refused'; error: RejoinError }
   /**
-   * A callback threw: the cursor stands before the event that it was called for. Or the storage threw: the event was
-   * delivered, and `cursor` stands after it. Or fetch received a block that is longer than any of a Rejoin server.
+   * A callback threw: the cursor is before the event that it was called for. Or the storage threw: the event was
+   * delivered, and `cursor` is after it. Or fetch received a block that is longer than any of a Rejoin server.
    */
   | { reason: 'failed'; error: unknown }
 

@@ -297,7 +297,7 @@ const STOPPED = { reason: 'stopped' }
 const isFailure = ({ reason }) => reason === 'refused' || reason === 'failed'
 
 // contentOf returns the data of a block, or undefined for one that a proxy has made or broken: it may send an empty
-// message while no edge is there, or an error in the middle of an event. No ID of it counts: some proxies cut the ID of
+// message while no edge is available, or an error in the middle of an event. No ID of it counts: some proxies cut the ID of
 // several sessions, so the next connection begins at our own.
 const contentOf = ({ type, data }) => type.startsWith(LATER_TYPES) ? null : parseJSON(data)
 const byProxy = () => new Error('a proxy answered in place of an edge')
