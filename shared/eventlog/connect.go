@@ -16,15 +16,15 @@ import (
 	"rejoin/shared/logrepeat"
 )
 
-// syncQueue is how many messages a synchronous subscription holds that are not read yet. It is made
-// for each question to other services, and nats.go allocates the queue as a whole: 8 bytes for each
+// syncQueue is how many unread messages a synchronous subscription holds. It is made for each
+// request to other services, and nats.go allocates the queue as a whole: 8 bytes for each
 // message, by default 512 KiB.
 const syncQueue = 4096
 
 // Connect opens a connection to NATS that reconnects without limit, also to a server that refuses
 // its login, since the server may get other users later. It never buffers
-// what it cannot send: a publish without a connection fails at once, so that
-// nothing lands long after its publisher was told that it did not. The first
+// messages that it cannot send: a publish without a connection fails at once, so
+// that no message is stored long after its publisher received an error. The first
 // attempt may fail too; the connection then continues trying.
 //
 // name is shown by the server's monitoring. opts are applied last.
@@ -64,24 +64,24 @@ func Connect(url, name string, log *slog.Logger, opts ...nats.Option) (*nats.Con
 	return nats.Connect(url, append(append(base, opts...), guardDials)...)
 }
 
-// dialGuard is a dialer that keeps a connection to NATS from being made again between a look at which connection
-// there is and what is published on it: a publisher that is paused in between would publish on the next
-// one, where it overtakes what was lost on this one, and whose server may be in no generation yet. It is safe for
+// dialGuard is a dialer that prevents a reconnect to NATS between a look at the connection's number and a
+// publish on that connection: a publisher that is paused in between would publish on the next one, where its message
+// overtakes those that were lost on this one, and whose server may be in no generation yet. It is safe for
 // concurrent use.
 type dialGuard struct {
 	dial func(network, address string) (net.Conn, error)
 
-	publishing sync.RWMutex // held by who publishes; to dial takes all of it
+	publishing sync.RWMutex // publishers hold it for reading, a dial for writing
 	dialing    atomic.Bool  // a dial waits: no publish begins
 	dialed     atomic.Uint64
 }
 
-// errPublishing is why a connection is not made at this attempt: nats.go dials under a lock
-// that who publishes waits for (docs/upstream/0006).
+// errPublishing is returned by a dial during a publish, which does not wait: nats.go dials under
+// a lock that publishers wait for (docs/upstream/0006).
 var errPublishing = errors.New("something is being published on the connection before")
 
-// enter keeps the next connection from being made until leave is called, unless the one with a number is not the
-// newest any more, or the next one is being made.
+// enter prevents the next dial until leave is called. It reports false if the connection with a number is not the
+// newest any more, or the next dial waits.
 func (g *dialGuard) enter(connection uint64) bool {
 	if g.dialing.Load() {
 		return false
@@ -96,7 +96,7 @@ func (g *dialGuard) enter(connection uint64) bool {
 
 func (g *dialGuard) leave() { g.publishing.RUnlock() }
 
-// Dial implements [nats.CustomDialer]: it makes a connection unless somebody publishes.
+// Dial implements [nats.CustomDialer]: it makes a connection unless a publish is under way.
 func (g *dialGuard) Dial(network, address string) (net.Conn, error) {
 	g.dialing.Store(true)
 	if !g.publishing.TryLock() {
@@ -130,11 +130,11 @@ func (l *Log) connectionNumber() uint64 {
 	return l.nc.Stats().Reconnects
 }
 
-// errAgain is returned when nothing was sent, and [Log.prepareAndSend] is to look again on which connection it may be.
+// errAgain is returned when nothing was sent, and [Log.prepareAndSend] has to choose the connection again.
 var errAgain = fmt.Errorf("%w: another connection was made", ErrUnavailable)
 
-// send sends a message for a partition on the connection with a number, and on no other: all that is published
-// alone goes this way. The error is [errAgain] if another one was made, or one of [publishError].
+// send sends a message for a partition on the connection with a number, and on no other. All messages that are
+// not in a batch are sent by it. The error is [errAgain] if another connection was made, or one of [publishError].
 func (l *Log) send(on uint64, p int, msg *nats.Msg) (jetstream.PubAckFuture, error) {
 	if g, ok := l.nc.Opts.CustomDialer.(*dialGuard); ok {
 		if !g.enter(on) {

@@ -14,7 +14,7 @@ import (
 	"rejoin/shared/tracing"
 )
 
-// headerPrefix begins the names of all headers that are Rejoin's.
+// headerPrefix begins the names of all headers of Rejoin.
 const headerPrefix = "Rejoin-"
 
 // Headers of an event in the log.
@@ -29,17 +29,17 @@ const (
 
 // Entry is an event or a control entry as it lies in the log.
 type Entry struct {
-	// Subject is what RawSubject says, when Valid.
+	// Subject is the parsed RawSubject, when Valid.
 	Subject event.Subject
 	// RawSubject is the NATS subject, as it is.
 	RawSubject string
 	// Valid says that RawSubject names an event or control entry of this log and lies in
-	// the partition of its session. What is not valid is to be ignored.
+	// the partition of its session. Readers ignore other entries.
 	Valid bool
 	// Begins is the ID of the generation that begins with this entry, which is of no session; empty
 	// in all others.
 	Begins string
-	// PurgedTo is up to where an entry of no session announces that the floor moves; 0 in all others.
+	// PurgedTo is the sequence up to which an entry of no session announces that the floor moves; 0 in all others.
 	PurgedTo uint64
 	// Sequence is the entry's sequence in its partition.
 	Sequence uint64
@@ -52,18 +52,18 @@ type Entry struct {
 	Final bool
 	// Index is the publisher's own count; empty when it has none.
 	Index string
-	// MessageID is what [MessageID] returns of an event with an idempotency key; empty without.
+	// MessageID is the [MessageID] of an event with an idempotency key; empty without.
 	MessageID string
-	// Trim is what an entry of the kind [event.Trim] says; nil when it cannot be read.
+	// Trim is the content of an entry of the kind [event.Trim]; nil when it cannot be read.
 	Trim *Trim
 	// Again says that this is an opening that was written again.
 	Again bool
-	// Began is [Opening.Began] of an opening; of an end, where the end lies or lay that it is a copy of: its
+	// Began is [Opening.Began] of an opening; of an end, the sequence of the end that was stored first: its own
 	// Sequence, unless it was written again, and 0 if that is unknown.
 	Began uint64
 	// Changes is [Opening.Changes] of an opening, also when the tail is headers-only.
 	Changes uint64
-	// Copy is what a birth says that was written again; nil in all other entries.
+	// Copy is the content of a birth that was written again; nil in all other entries.
 	Copy *BirthCopy
 	// Trace is the trace context of the publish; none when it has none.
 	Trace tracing.Context
@@ -75,7 +75,7 @@ type Entry struct {
 	Pending uint64
 }
 
-// entryFrom reads a message of partition p of a log that has so many.
+// entryFrom reads a message of partition p of a log with so many partitions.
 func entryFrom(msg *nats.Msg, meta *nats.MsgMetadata, p, partitions int, headersOnly bool) Entry {
 	e := Entry{RawSubject: msg.Subject, Sequence: meta.Sequence.Stream, Time: meta.Timestamp, Pending: meta.NumPending, Data: msg.Data, Size: len(msg.Data)}
 	e.fill(msg.Header, p, partitions)
@@ -106,14 +106,14 @@ func entryFromRaw(msg *jetstream.RawStreamMsg, p, partitions int) Entry {
 	return e
 }
 
-// fill says of an entry of partition p what its subject and headers do.
+// fill sets the fields of an entry of partition p from its subject and headers.
 func (e *Entry) fill(h nats.Header, p, partitions int) {
 	subject, err := event.ParseSubject(e.RawSubject)
 	e.Subject, e.Valid = subject, err == nil && subject.Partition == p && event.Partition(subject.Session, partitions) == p
 	if !e.Valid {
 		e.Begins, _ = event.ParseGenerationSubject(p, e.RawSubject)
 		if e.RawSubject == event.FloorSubject(p) {
-			e.PurgedTo, _ = strconv.ParseUint(h.Get(headerUpTo), 10, 64) // what cannot be read announces nothing
+			e.PurgedTo, _ = strconv.ParseUint(h.Get(headerUpTo), 10, 64) // one that cannot be read announces nothing
 		}
 	}
 	e.Type = event.DefaultType
@@ -132,7 +132,7 @@ func (e *Entry) fill(h nats.Header, p, partitions int) {
 	case event.Open:
 		e.Again = h.Get(headerAgain) != ""
 		e.Began = beganIn(h, e.Sequence)
-		e.Changes, _ = strconv.ParseUint(h.Get(headerChanges), 10, 64) // what cannot be read is no change
+		e.Changes, _ = strconv.ParseUint(h.Get(headerChanges), 10, 64) // one that cannot be read is no change
 	case event.End:
 		e.Began = beganIn(h, e.Sequence)
 	default:
@@ -153,9 +153,9 @@ const (
 // Opening is the entry of the log that begins a life of a session.
 type Opening struct {
 	Session string `json:"-"`
-	// Life is part of the subject of everything that belongs to the session from then on.
+	// Life is part of the subject of every entry of the session from then on.
 	Life string `json:"life"`
-	// Owner is whose session it is; empty without an owner.
+	// Owner is the session's owner; empty without one.
 	Owner string `json:"owner,omitempty"`
 	// Members are the subjects, or patterns of subjects, that may use the session besides
 	// its owner.
@@ -167,9 +167,9 @@ type Opening struct {
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 	// Later are members of the entry that this version does not know; nil for none. Only [Log.Opening] reads them.
 	Later map[string]json.RawMessage `json:"-"`
-	// Sequence is where the opening lies in its partition.
+	// Sequence is the opening's sequence in its partition.
 	Sequence uint64 `json:"-"`
-	// Began is where the first opening of the life lies or lay: Sequence, unless the opening was written
+	// Began is the sequence of the life's first opening: Sequence, unless the opening was written
 	// again. 0: unknown, as the log has lost it, or an earlier version wrote it again.
 	Began uint64 `json:"-"`
 }
@@ -196,7 +196,7 @@ func laterMembers(data []byte) map[string]json.RawMessage {
 	return later
 }
 
-// encode returns what [OpeningIn] reads.
+// encode returns the data that [OpeningIn] reads.
 func (o Opening) encode() ([]byte, error) {
 	data, err := json.Marshal(o)
 	if err != nil || o.Later == nil {
@@ -209,21 +209,21 @@ func (o Opening) encode() ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// BirthCopy is what a birth says of its stream when it is written again. It lets a cursor of a quiet
-// stream be complete though everything around it has expired.
+// BirthCopy is the state of a stream in a birth that is written again. It proves a cursor of a quiet
+// stream complete though all entries around it have expired.
 type BirthCopy struct {
 	// Newest is the sequence of the stream's newest event; 0 when there was none.
 	Newest uint64
 	// NewestRemoved is that of the newest event that was removed; 0 for none.
 	NewestRemoved uint64
-	// Through is the sequence up to which this holds; 0 says that it may not be all.
+	// Through is the sequence up to which this holds; 0 says that it may be incomplete.
 	Through uint64
 	// Generation is the ID of the newest one then: a janitor that was held up may store the copy in a later one. It is
 	// empty in copies of earlier versions.
 	Generation string
 }
 
-// Holds reports whether a partition with these generations has lost nothing that the copy is about.
+// Holds reports whether a partition with these generations has lost none of the entries that the copy covers.
 func (c *BirthCopy) Holds(gens []event.Generation) bool {
 	return c.Generation == "" || event.Fork([]event.Generation{{ID: c.Generation}}, gens) >= max(c.Newest, c.Through)
 }
@@ -233,11 +233,11 @@ func beganIn(h nats.Header, sequence uint64) uint64 {
 	if h.Get(headerAgain) == "" {
 		return sequence
 	}
-	began, _ := strconv.ParseUint(h.Get(headerBegan), 10, 64) // what cannot be read is unknown
+	began, _ := strconv.ParseUint(h.Get(headerBegan), 10, 64) // one that cannot be read is unknown
 	return began
 }
 
-// setBegan has an opening or an end that is written again say where the first one lay, if that is known.
+// setBegan sets the sequence of the first opening or end in one that is written again, if that is known.
 func setBegan(msg *nats.Msg, began uint64) {
 	if began > 0 {
 		msg.Header.Set(headerBegan, strconv.FormatUint(began, 10))

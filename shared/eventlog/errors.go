@@ -15,7 +15,7 @@ var (
 	// ErrNotFound is returned when the log, or an event of it, is not there.
 	ErrNotFound = errors.New("not found in the log")
 
-	// ErrMismatch is returned when what is stored is not a log of this program's
+	// ErrMismatch is returned when the stored data is not a log of this program's
 	// version and layout.
 	ErrMismatch = errors.New("the stored log does not match")
 
@@ -28,12 +28,12 @@ var (
 	// ErrUnavailable is returned when the log could not be reached and nothing was done.
 	ErrUnavailable = errors.New("the log cannot be reached")
 
-	// ErrUnknown is returned when the answer to a publish did not come: it may be
+	// ErrUnknown is returned when a publish got no answer: the message may be
 	// stored now or later, or not.
 	ErrUnknown = errors.New("the log did not answer")
 
-	// ErrSeriesFailed is returned for an event of a [Series] after one that is not stored, or of
-	// which that is not known. It comes with [ErrUnavailable].
+	// ErrSeriesFailed is returned for an event of a [Series] after one that is not stored, or whose
+	// outcome is unknown. It comes with [ErrUnavailable].
 	ErrSeriesFailed = errors.New("an event before it in its series failed")
 
 	// ErrClosed is returned for an event or a birth of a stream or session that has ended: JetStream
@@ -54,7 +54,7 @@ var (
 	ErrTooLarge = errors.New("the event is too large for the log")
 )
 
-// apiError names what JetStream's API answered in this package's errors.
+// apiError translates an error of JetStream's API into this package's errors.
 func apiError(err error) error {
 	code := natsconn.Code(err)
 	switch {
@@ -83,8 +83,8 @@ func insufficient(code jetstream.ErrorCode) bool {
 	}
 }
 
-// publishError tells what is known of an event whose publish failed. Only what
-// surely was not stored is said not to be.
+// publishError returns the error of an event whose publish failed. Unless the event
+// was surely not stored, that is [ErrUnknown].
 func publishError(err error) error {
 	code := natsconn.Code(err)
 	switch {
@@ -116,7 +116,7 @@ const (
 )
 
 // fenced reports whether JetStream refused a message because its fence has an entry. A
-// look-up that failed looks the same, but names sequence 0, and says nothing
+// failed look-up gives the same error with sequence 0, which proves nothing
 // (docs/upstream/0016).
 func fenced(err error) bool {
 	api, ok := errors.AsType[*jetstream.APIError](err)

@@ -6,13 +6,13 @@ import (
 	"sync"
 )
 
-// Feed lets the tails of several logs in one process share what the server delivers:
-// a headers-only tail that has caught up rides on a tail of whole messages, and needs no
-// consumer any more. Both are the same log on the same server, or nothing is shared.
+// Feed lets the tails of several logs in one process share the messages of one consumer:
+// a headers-only tail that has caught up rides on a tail of whole messages, its host, and
+// needs no consumer any more. Both must be of the same log on the same server.
 //
 // It rides until either of the two ends, and then starts again, as after any interruption.
-// A rider never holds up what it rides on: it has a queue, and is left behind when it
-// does not keep up. A Feed is safe for concurrent use.
+// A rider never holds up its host: it has a queue, and is dropped when it does not keep up.
+// A Feed is safe for concurrent use.
 type Feed struct {
 	mu    sync.Mutex
 	hosts map[int]*attempt // the tail of whole messages of each partition
@@ -27,7 +27,7 @@ var errRides = errors.New("it rides on another tail")
 // errLeft ends an attempt that rode.
 var errLeft = errors.New("the tail that it rode on has ended, or was too fast")
 
-// offer lets others ride on a tail, if it has what they need.
+// offer lets others ride on a tail, if it is one of whole messages.
 func (f *Feed) offer(a *attempt) {
 	if f == nil || a.cfg.HeadersOnly {
 		return
@@ -51,7 +51,7 @@ func (f *Feed) withdraw(a *attempt) {
 }
 
 // join makes a ride on the partition's tail of whole messages if both have caught up and that one is
-// not behind it: what that one gets next is all that a has yet to get.
+// not ahead of a: the entries that it receives next are all that a has yet to receive.
 func (f *Feed) join(a *attempt) bool {
 	if f == nil || !a.cfg.HeadersOnly {
 		return false
@@ -75,14 +75,14 @@ func (f *Feed) join(a *attempt) bool {
 	return true
 }
 
-// drop lets a rider go.
+// drop removes a rider.
 func (a *attempt) drop(rider *attempt) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.riders = slices.DeleteFunc(a.riders, func(r *attempt) bool { return r == rider })
 }
 
-// leaveRiders tells the riders that nothing more comes. The caller holds the lock.
+// leaveRiders closes the inboxes of the riders. The caller holds the lock.
 func (a *attempt) leaveRiders() {
 	for _, r := range a.riders {
 		r.inbox.close()
@@ -90,7 +90,7 @@ func (a *attempt) leaveRiders() {
 	a.riders = nil
 }
 
-// maxBehind is how many entries a rider may be behind: what a busy partition gets in
+// maxBehind is how many entries a rider may be behind: those of a busy partition in
 // some tenths of a second. Without messages they take some 300 B each.
 const maxBehind = 1 << 14
 
@@ -101,7 +101,7 @@ type inbox struct {
 
 	mu      sync.Mutex
 	entries []Entry
-	taken   []Entry // what take returned last, to be used again
+	taken   []Entry // the entries that take returned last, whose array is used again
 	closed  bool
 }
 
@@ -127,7 +127,7 @@ func (b *inbox) close() {
 	ring(b.filled)
 }
 
-// ring leaves a token in a channel that has room for one, unless it holds it.
+// ring puts a token into a channel that has room for one, unless it holds one.
 func ring(bell chan struct{}) {
 	select {
 	case bell <- struct{}{}:
@@ -135,7 +135,7 @@ func ring(bell chan struct{}) {
 	}
 }
 
-// take returns what is queued, until the next call, and whether the queue is closed.
+// take returns the queued entries, valid until the next call, and whether the queue is closed.
 func (b *inbox) take() ([]Entry, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -18,20 +18,20 @@ import (
 )
 
 // gathers are the events of different publishers that wait for one fence. In a cluster the leader
-// lets one message or batch with a fence be on its way, and refuses the next: so what comes
-// meanwhile waits here, and follows in the next atomic batch, in the order in which it came. It
+// lets one message or batch with a fence be in flight, and refuses the next: so the next events
+// wait here, and follow in the next atomic batch, in the order in which they came. It
 // is safe for concurrent use.
 type gathers struct {
 	mu  sync.Mutex
 	all map[event.Subject]*gather // those under way, by their fence
 }
 
-// gather is what waits for one fence.
+// gather holds the events that wait for one fence.
 type gather struct{ waiting []*Publishing }
 
-// queued is what a [Publishing] has when its series, or a gather, sends it.
+// queued is the part of a [Publishing] that a series or a gather sends.
 type queued struct {
-	giveUp func(*queued, error) // has it not sent any more, if it waits yet; nil for what has its outcome
+	giveUp func(*queued, error) // keeps it from being sent, if it still waits; nil when it has its outcome
 	ctx    context.Context      //nolint:containedctx // of PublishAsync: it bounds the acknowledgement
 	event  Event
 	done   chan struct{} // closed when ack and err are set
@@ -39,7 +39,7 @@ type queued struct {
 	err    error
 }
 
-// wait is [Publishing.Wait] for what a series or a gather sends.
+// wait is [Publishing.Wait] for an event that a series or a gather sends.
 func (q *queued) wait(ctx context.Context) (Ack, error) {
 	select {
 	case <-q.done:
@@ -57,7 +57,7 @@ func (q *queued) wait(ctx context.Context) (Ack, error) {
 	}
 }
 
-// join has an event stored with those that wait for the same fence.
+// join adds an event to those that wait for the same fence.
 func (l *Log) join(w *Publishing) {
 	fence := w.queued.event.fence(w.p)
 	l.gathers.mu.Lock()
@@ -86,7 +86,7 @@ func (a *gathers) remove(g *gather, q *queued, err error) {
 	}
 }
 
-// storeGathered stores what waits for a fence until nothing does.
+// storeGathered stores the events that wait for a fence until none is left.
 func (l *Log) storeGathered(fence event.Subject, g *gather) {
 	for {
 		l.gathers.mu.Lock()
@@ -102,7 +102,7 @@ func (l *Log) storeGathered(fence event.Subject, g *gather) {
 	}
 }
 
-// storeIndependent stores events of which none depends on another, and sets what became of each.
+// storeIndependent stores events of which none depends on another, and sets the outcome of each.
 func (l *Log) storeIndependent(all []*Publishing) {
 	decided := len(all) > 1 && l.storeTogether(context.WithoutCancel(all[0].queued.ctx), all)
 	for _, w := range all {
@@ -113,7 +113,7 @@ func (l *Log) storeIndependent(all []*Publishing) {
 	}
 }
 
-// together returns those that wait that are sent at once, and the others.
+// together splits the waiting events into those to send now and the others.
 func together(waiting []*Publishing) (now, later []*Publishing) {
 	n, bytes := 0, 0
 	for ; n < min(len(waiting), maxTogether); n++ {
@@ -198,8 +198,8 @@ func (l *Log) publishTogether(ctx context.Context, all []*Publishing) (ack batch
 
 const (
 	// maxTogether is how many events of a series are stored at once, and
-	// maxTogetherBytes how many bytes of theirs; one may always. nats-server takes
-	// 1,000 events.
+	// maxTogetherBytes how many bytes of them; a single event may be larger.
+	// nats-server takes 1,000 events.
 	maxTogether      = 500
 	maxTogetherBytes = 1 << 20
 )

@@ -17,7 +17,7 @@ import (
 	"rejoin/shared/natsconn"
 )
 
-// OpenSession stores an opening, if the session has none: of several that open it at the
+// OpenSession stores an opening, if the session has none: of several callers at the
 // same time one succeeds. Errors wrap [ErrExists], or are those of [Log.Publish].
 func (l *Log) OpenSession(ctx context.Context, o Opening) (Opening, error) {
 	data, err := o.encode()
@@ -34,7 +34,7 @@ func (l *Log) OpenSession(ctx context.Context, o Opening) (Opening, error) {
 
 // ChangeOpening stores an opening in the place of the one at o.Sequence, whose o.Began it keeps: of
 // several changes of the same opening one succeeds. o.Sequence 0 stands for one that the log has lost. Only members
-// and metadata may change; o.Later is what [Log.Opening] has read. Changes must grow with each change: readers take a
+// and metadata may change; o.Later comes from [Log.Opening]. Changes must grow with each change: readers take a
 // second opening of the same life for a copy of the first, and the janitor compares Changes with the index. Errors
 // wrap [ErrConflict] when the opening is not the newest of its name, or are those of [Log.Publish].
 func (l *Log) ChangeOpening(ctx context.Context, o Opening) (Opening, error) {
@@ -69,8 +69,8 @@ func (l *Log) Opening(ctx context.Context, session string) (Opening, error) {
 	return o, nil
 }
 
-// Sealed returns when a life was sealed, from when on it has no new streams, and whether
-// it was. The error wraps [ErrUnavailable].
+// Sealed reports whether a life was sealed, and at what time, after which it has no new
+// streams. The error wraps [ErrUnavailable].
 func (l *Log) Sealed(ctx context.Context, session, life string) (at time.Time, sealed bool, err error) {
 	s := event.Subject{Partition: l.Partition(session), Session: session, Life: life, Kind: event.Seal}
 	msg, err := l.newest(ctx, s.Partition, s.String())
@@ -113,8 +113,8 @@ func (l *Log) EndStream(ctx context.Context, session, life, stream string) error
 // JetStream stores nothing of the life any more, from any publisher. It may be repeated,
 // and finishes what another process began. Errors are those of [Log.EndStream].
 //
-// The order is what makes the end the last entry: the seal refuses births, so the list of
-// streams that is read after it is all of them; each gets its end; then comes the end of
+// The order makes the end the last entry: the seal refuses births, so the list of
+// streams that is read after it is complete; each gets its end; then comes the end of
 // the life.
 func (l *Log) EndSession(ctx context.Context, session, life string) error {
 	seal := event.Subject{Partition: l.Partition(session), Session: session, Life: life, Kind: event.Seal}
@@ -131,14 +131,14 @@ func (l *Log) EndSession(ctx context.Context, session, life string) error {
 	return l.once(ctx, event.Subject{Session: session, Life: life, Kind: event.End})
 }
 
-// ClearStream says that a stream's events before this moment are gone, or those of a whole
-// life when stream is empty. It is for what has ended: a second clear does nothing. Errors
-// are those of [Log.Publish].
+// ClearStream announces that a stream's events before this moment are cleared, or those of a
+// whole life when stream is empty. It is for streams and lives that have ended: a second clear
+// does nothing. Errors are those of [Log.Publish].
 func (l *Log) ClearStream(ctx context.Context, session, life, stream string) error {
 	return l.once(ctx, event.Subject{Session: session, Life: life, Stream: stream, Kind: event.Clear})
 }
 
-// endsAtOnce is how many ends of streams are on their way at a time.
+// endsAtOnce is how many ends of streams are in flight at a time.
 const endsAtOnce = 256
 
 func (l *Log) endAll(ctx context.Context, session, life string, streams []string) error {
@@ -151,7 +151,7 @@ func (l *Log) endAll(ctx context.Context, session, life string, streams []string
 }
 
 // born returns the streams of a life that have a birth and no end. The answer counts only
-// with the life's seal in it: a server that leads no more may know less.
+// with the life's seal in it: the answer of a server that leads no more may be older.
 func (l *Log) born(ctx context.Context, seal event.Subject) ([]string, error) {
 	ctx, done := natsconn.While(ctx, l.nc)
 	defer done()
@@ -206,7 +206,7 @@ func (l *Log) storeAfter(ctx context.Context, p int, msg *nats.Msg, follows uint
 const maxBirths = 1 << 15
 
 // births are the streams of a partition that are known to have a birth in the log, so that a publisher asks for it
-// once for each stream and not for each event. What is forgotten is asked of the log, which costs two requests. A
+// once for each stream and not for each event. For a forgotten stream the log is asked, which costs two requests. A
 // birth stays in the log as long as the life does, but a server that was restarted may have lost it, and the life
 // may be over, and forgotten, after a reconnect: so it is known in one generation and on one connection.
 type births struct {
@@ -214,7 +214,7 @@ type births struct {
 	known   *lru.Cache[birth, struct{}]
 }
 
-// birth is where a birth is, and how it came to be known.
+// birth is a birth in the log, with the generation and the connection in which it became known.
 type birth struct {
 	at         event.Subject
 	generation string // the ID of the partition's newest generation

@@ -2,16 +2,16 @@
 // streams. DESIGN.md explains the terms.
 //
 // A log is P JetStream streams, its partitions, named MCP_0 to MCP_<P-1>. The
-// metadata of MCP_0 holds what the whole log must agree on (the number of partitions,
+// metadata of MCP_0 holds the settings of the whole log (the number of partitions,
 // the retention limits, the layout's version); the metadata of each partition holds
-// its generations, its servers and what a janitor found missing.
+// its generations, its servers and the damage that a janitor found.
 //
 //	Create, Open, OpenToShow   the log, its settings, and a look at each partition (State)
 //	Publish, Series       events, each fenced on the end of its stream; births
-//	AwaitGeneration       for who publishes straight to JetStream
+//	AwaitGeneration       for callers that publish straight to JetStream
 //	OpenSession, EndStream, EndSession, ClearStream   control entries
 //	Tail, Scan, Read      entries, by one ordered consumer each; a Feed shares one
-//	LossesAfter           what was removed after a cursor, as trims, floor and births say
+//	LossesAfter           the losses after a cursor, by trims, floor and births
 //	BeginGeneration, Announce, Rewrite, Delete, Purge, MakeRoom, SetLimits, SetChecked   for the acting janitor alone
 //
 // A [Log] is safe for concurrent use. It has one goroutine, and in a cluster one for each fence
@@ -52,7 +52,7 @@ type Log struct {
 	nc  *nats.Conn
 	js  jetstream.JetStream
 	log *slog.Logger
-	// lookTrouble logs that partitions cannot be looked at, which is tried again soon.
+	// lookTrouble logs failed looks at partitions, which are tried again soon.
 	lookTrouble *logrepeat.Log
 	settings    atomic.Pointer[Settings]
 	creator     bool
@@ -81,8 +81,8 @@ const retryEvery = 200 * time.Millisecond
 // requestTimeout bounds one request to JetStream's API.
 const requestTimeout = 5 * time.Second
 
-// lookWithin bounds what must not hold up a look at a partition: a request that was under way when
-// its server went is never answered, and would wait for requestTimeout.
+// lookWithin bounds requests that must not hold up a look at a partition: a request that was in flight
+// when its server stopped is never answered, and would wait for requestTimeout.
 const lookWithin = time.Second
 
 // Close ends the watching of the log. It does not close the connection.
@@ -113,7 +113,7 @@ func (l *Log) AskRegistry(ask OpenLife) { l.openLife.CompareAndSwap(nil, &ask) }
 // Conn returns the connection that the log was opened on.
 func (l *Log) Conn() *nats.Conn { return l.nc }
 
-// Share lets the log's tails share what they get through f. It is called before the
+// Share lets the log's tails share their entries through f. It is called before the
 // first [Log.Tail].
 func (l *Log) Share(f *Feed) { l.feed = f }
 
@@ -121,8 +121,8 @@ func (l *Log) Share(f *Feed) { l.feed = f }
 // one server begins no generation.
 func (l *Log) Clustered() bool { return l.server.Clustered() }
 
-// Servers asks all servers of the cluster who they are, as [cluster.Ping] does; those that hold the log are known, too.
-// The error wraps [ErrUnavailable].
+// Servers asks all servers of the cluster for their names and IDs, as [cluster.Ping] does; those that hold the log are
+// known, too. The error wraps [ErrUnavailable].
 func (l *Log) Servers(ctx context.Context, known cluster.Servers) (cluster.Servers, error) {
 	all := cluster.Servers{}
 	maps.Copy(all, known)

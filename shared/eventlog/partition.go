@@ -64,7 +64,7 @@ func (l *Log) SetLimits(ctx context.Context, p int, settings Settings) error {
 	return l.refresh(ctx, p)
 }
 
-// ResetLimits gives partition p the limits that the log's settings say, but for the replicas. Errors are
+// ResetLimits gives partition p the limits of the log's settings, but for the replicas. Errors are
 // those of [Log.MakeRoom]. Only the acting janitor may call it.
 func (l *Log) ResetLimits(ctx context.Context, p int) error {
 	ctx, done := natsconn.While(ctx, l.nc)
@@ -93,10 +93,10 @@ func (l *Log) ResetLimits(ctx context.Context, p int) error {
 const minRoom = 1 << 16
 
 // MakeRoom raises the limit of a partition's bytes by an eighth of its share of MaxBytes: a janitor
-// that has to store something before it may remove anything finds the partition full. Publishers
+// that has to store an entry before it may remove others finds the partition full. Publishers
 // take the room as well. So from twice the share on it adds 64 KiB, while no such room is left,
 // until the janitor could store its entries. [Log.ResetLimits] takes the room back. made is false where
-// the limit is not what keeps entries out, as on a full disk. Errors wrap [ErrUnavailable] or
+// entries are refused for another reason than the limit, as on a full disk. Errors wrap [ErrUnavailable] or
 // [ErrNotFound]. Only the acting janitor may call it.
 func (l *Log) MakeRoom(ctx context.Context, p int) (made bool, err error) {
 	ctx, done := natsconn.While(ctx, l.nc)
@@ -129,16 +129,16 @@ func (l *Log) replicated(ctx context.Context, p int, had Limits, settings Settin
 // changeAttempts is how often a change of a configuration is tried.
 const changeAttempts = 3
 
-// change lets edit change the configuration of a partition, whose metadata is then what is ours,
-// and stores it if edit says so. JetStream takes a configuration as a whole and compares it with
-// nothing: one that was read long ago would undo what the next acting janitor has written since.
-// So edit is called again, with what is there now, when this process was held up for longer than
-// lookWithin, and, in a cluster, when the change gets no answer. Errors are those of edit and
+// change lets edit change the configuration of a partition, whose metadata has only our own entries
+// then, and stores it if edit reports so. JetStream stores a configuration as a whole and without a
+// comparison: one that was read long ago would undo later changes of the next acting janitor.
+// So edit is called again, with the present configuration, when this process was held up for longer
+// than lookWithin, and, in a cluster, when the change gets no answer. Errors are those of edit and
 // [Log.Look]; with one that wraps [ErrUnavailable] the change may be stored.
 //
 // A server shows a configuration that it could not write, as on a full disk, and loses it at its next start
-// (docs/upstream/0037): after an error the next change stores what is there, also where edit has nothing to
-// change.
+// (docs/upstream/0037): after an error the next change stores the configuration also where edit has nothing
+// to change.
 func (l *Log) change(ctx context.Context, p int, edit edit) error {
 	release, err := l.parts[p].own(ctx)
 	if err != nil {
@@ -148,7 +148,7 @@ func (l *Log) change(ctx context.Context, p int, edit edit) error {
 	return l.changeOwned(ctx, p, edit)
 }
 
-// edit changes a configuration, and says whether it is to be stored.
+// edit changes a configuration, and reports whether it is to be stored.
 type edit func(*jetstream.StreamInfo, *jetstream.StreamConfig) (store bool, err error)
 
 // changeOwned does the work of change. The caller owns the partition.
@@ -191,7 +191,7 @@ func (l *Log) update(ctx context.Context, cfg jetstream.StreamConfig, within tim
 	return apiError(err)
 }
 
-// changes returns an error when settings cannot be those of a log that has others now.
+// changes returns an error when a log with the settings now cannot change to s.
 func (s Settings) changes(now Settings) error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -203,8 +203,8 @@ func (s Settings) changes(now Settings) error {
 }
 
 const (
-	// currentWithin bounds how long new replicas are waited for: JetStream copies what
-	// there is to them while everything runs.
+	// currentWithin bounds the wait for new replicas: JetStream copies all entries to
+	// them while everything runs.
 	currentWithin = 4 * time.Minute
 	currentEvery  = 100 * time.Millisecond
 )
@@ -252,7 +252,7 @@ func (l *Log) SetReplicas(ctx context.Context, bucket string, replicas int) erro
 	return l.waitCurrent(ctx, name)
 }
 
-// seen is Servers for a new partition with so many replicas, which can do without: nil says that the server is alone.
+// seen is Servers for a new partition with so many replicas, which needs no answer: nil says that the server is alone.
 func (l *Log) seen(ctx context.Context, replicas int) cluster.Servers {
 	if !l.Clustered() {
 		return nil
@@ -266,8 +266,8 @@ func (l *Log) seen(ctx context.Context, replicas int) cluster.Servers {
 }
 
 // newPartitionMetadata returns the metadata of a partition that is created on a server. known are the servers
-// of its cluster, nil if it is alone. gone is what was last seen of a partition that has gone. If its server was
-// alone and was restarted since, it has not found the stream, but may still have the entries
+// of its cluster, nil if it is alone. gone is the last known state of a partition that has disappeared. If its server
+// was alone and was restarted since, it has not found the stream, but may still have the entries
 // (docs/upstream/0036): the partition is the same one then, and no generation is known of this server.
 func newPartitionMetadata(cfg jetstream.StreamConfig, server string, known cluster.Servers, gone State) map[string]string {
 	meta := metadata.Own(cfg.Metadata)
@@ -288,8 +288,8 @@ func newPartitionMetadata(cfg jetstream.StreamConfig, server string, known clust
 	return meta
 }
 
-// createPartition makes the JetStream stream of a partition when it is missing; gone is what was
-// last seen of it. It never updates one that is there. servers returns those of the cluster.
+// createPartition makes the JetStream stream of a partition when it is missing; gone is its last
+// known state. It never updates an existing one. servers returns those of the cluster.
 func (l *Log) createPartition(ctx context.Context, p int, gone State, servers func() cluster.Servers) error {
 	cfg := l.Settings().streamConfig(p)
 	stream, err := l.find(ctx, p)
@@ -326,10 +326,10 @@ func (l *Log) find(ctx context.Context, p int) (jetstream.Stream, error) {
 }
 
 // rewriteMetadata writes the metadata of a partition that was just created, on a server that is alone, once
-// more: where JetStream has found the files of one that had gone, with entries up to last, it has not written
-// them, and would not find the stream at the next start either (docs/upstream/0036). The janitor then begins a generation, since
-// nothing says on which server the entries were stored. Metadata that have changed since the stream was
-// created were written with the change, such as a generation that the acting janitor has begun.
+// more: where JetStream has found the files of one that had disappeared, with entries up to last, it has not written
+// the metadata, and would not find the stream at the next start either (docs/upstream/0036). The janitor then begins a
+// generation, since it is unknown on which server the entries were stored. Metadata that have changed since the stream
+// was created were written with the change, such as a generation that the acting janitor has begun.
 func (l *Log) rewriteMetadata(ctx context.Context, p int, created map[string]string, last uint64) error {
 	part := l.parts[p]
 	part.unwritten = true // also if they cannot be read
@@ -352,7 +352,7 @@ func (s Settings) streamConfig(p int) jetstream.StreamConfig {
 		Subjects:           []string{streamSubject(p)},
 		Retention:          jetstream.LimitsPolicy,
 		Storage:            jetstream.FileStorage,
-		Discard:            jetstream.DiscardNew, // what is removed the janitor removes
+		Discard:            jetstream.DiscardNew, // the janitor alone removes entries
 		Replicas:           s.Replicas,
 		MaxMsgs:            -1,
 		MaxMsgsPerSubject:  -1,

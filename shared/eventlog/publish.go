@@ -21,7 +21,7 @@ import (
 	"rejoin/shared/tracing"
 )
 
-// Event is what a publisher gives the log.
+// Event is an event to publish.
 type Event struct {
 	// Session and Stream are names that were checked.
 	Session, Stream string
@@ -45,8 +45,8 @@ type Event struct {
 	Final bool
 	// Trace is the trace context of the publisher, or none.
 	Trace tracing.Context
-	// Index is where a publisher that counts a stream's events itself keeps its count,
-	// as text of its own; empty means none.
+	// Index is the publisher's own count of the stream's events, as text of its own;
+	// empty means none.
 	Index string
 }
 
@@ -61,19 +61,19 @@ type Ack struct {
 	Generation string
 }
 
-// entryOverhead is about what a partition has of an event besides its data: subject, headers and
+// entryOverhead is roughly the size of an event in a partition without its data: subject, headers and
 // the record of the file store.
 const entryOverhead = 256
 
-// size is about what data takes of its partition.
+// size returns the rough size of an event with this data in its partition.
 func size(data []byte) int64 { return int64(len(data) + entryOverhead) }
 
-// Publish stores an event and returns when JetStream has acknowledged it. It sends again only
-// what JetStream has refused because another message with the same fence is on its way, which was
+// Publish stores an event and returns when JetStream has acknowledged it. It sends an event again only
+// if JetStream has refused it because another message with the same fence was in flight: then it was
 // surely not stored.
 //
 // Errors wrap [ErrUnavailable], [ErrFull], [ErrTooLarge] or [ErrClosed] when the event was
-// not stored, and [ErrUnknown] when that is not known, as when ctx ends first.
+// not stored, and [ErrUnknown] when the outcome is unknown, as when ctx ends first.
 func (l *Log) Publish(ctx context.Context, e Event) (Ack, error) {
 	w, err := l.PublishAsync(ctx, e)
 	if err != nil {
@@ -82,7 +82,7 @@ func (l *Log) Publish(ctx context.Context, e Event) (Ack, error) {
 	return w.Wait(ctx)
 }
 
-// message returns what is published for an event.
+// message returns the NATS message of an event.
 func (e Event) message(p int) *nats.Msg {
 	subject := event.Subject{Partition: p, Session: e.Session, Life: e.Life, Stream: e.Stream}
 	msg := &nats.Msg{Subject: subject.String(), Header: make(nats.Header, 4), Data: e.Data}
@@ -105,7 +105,7 @@ func (e Event) message(p int) *nats.Msg {
 	return msg
 }
 
-// Publishing is an event on its way.
+// Publishing is an event in flight.
 type Publishing struct {
 	log      *Log
 	p        int
@@ -117,11 +117,11 @@ type Publishing struct {
 }
 
 // PublishAsync sends an event to the log without waiting for the acknowledgement; Wait sends again
-// as [Log.Publish] does. For the order of several there is [Series]. Data must not change until
+// as [Log.Publish] does. A [Series] keeps several events in order. Data must not change until
 // Wait has returned. A span of the publish is a child of ctx's, or of e.Trace when ctx has
 // none; see [Log.TraceTo].
 //
-// Errors are those of [Log.Publish]: what is not begun is not stored, unless the error
+// Errors are those of [Log.Publish]: after an error the event is not stored, unless the error
 // wraps [ErrUnknown].
 func (l *Log) PublishAsync(ctx context.Context, e Event) (w *Publishing, err error) {
 	p := l.Partition(e.Session)
@@ -153,15 +153,15 @@ func (l *Log) begin(ctx context.Context, on uint64, p int, e Event) (*Publishing
 	return w, nil
 }
 
-// batches reports whether a partition is better for atomic batches: without replicas one is written twice.
+// batches reports whether atomic batches pay in a partition: without replicas a batch is written twice.
 func (l *Log) batches(p int) bool {
 	state, _ := l.State(p)
 	return state.Limits.Replicas > 1
 }
 
 // prepareAndSend checks an event's size, waits until its partition may be published to, stores the birth of its stream if
-// there is none, and calls send with the connection for which both hold: again, while send returns [errAgain]. What is no
-// event has a nil e.
+// there is none, and calls send with the connection for which both hold: again, while send returns [errAgain]. For a
+// message that is no event, e is nil.
 func (l *Log) prepareAndSend(ctx context.Context, p int, e *Event, send func(on uint64) error) error {
 	if e != nil && len(e.Data) > l.Settings().MaxMessageBytes {
 		return ErrTooLarge
@@ -184,8 +184,8 @@ func (l *Log) prepareAndSend(ctx context.Context, p int, e *Event, send func(on 
 	}
 }
 
-// storedOr returns an event as stored that was not begun, if that is because its stream has ended and it was
-// stored before.
+// storedOr returns the event as stored if err refuses it because its stream has ended, and it was stored
+// before the end.
 func (l *Log) storedOr(ctx context.Context, p int, e Event, err error) (*Publishing, error) {
 	if !errors.Is(err, ErrClosed) || e.Key == "" {
 		return nil, err
@@ -199,8 +199,8 @@ func (l *Log) storedOr(ctx context.Context, p int, e Event, err error) (*Publish
 }
 
 // ensureBirth makes sure that a stream has a birth in the partition as it is known on a connection, before an event
-// is stored. Of those that need it at once, one stores it for all. Errors are those of [Log.Publish]; [ErrClosed]
-// says that the session has ended.
+// is stored. Of several callers at once, one stores it for all. Errors are those of [Log.Publish]; [ErrClosed]
+// means that the session has ended.
 func (l *Log) ensureBirth(ctx context.Context, on uint64, at event.Subject) error {
 	births := l.parts[at.Partition].births
 	for {
@@ -229,9 +229,9 @@ func (l *Log) ensureBirth(ctx context.Context, on uint64, at event.Subject) erro
 // publishBirth stores the birth of a stream, unless there is one, in the life that its session has:
 // of a life that ended long ago the log has neither a seal nor an opening any more.
 //
-// A birth that is there is enough, also in a sealed life: when a life ends, each stream with a birth gets an
-// end, which stays in the log for as long as that of the life. A second birth would hide what the janitor's
-// copy of the first one says of the stream (see [Log.LossesAfter]).
+// An existing birth is enough, also in a sealed life: when a life ends, each stream with a birth gets an
+// end, which stays in the log for as long as that of the life. A second birth would hide the janitor's
+// copy of the first one (see [Log.LossesAfter]).
 func (l *Log) publishBirth(ctx context.Context, on uint64, at event.Subject) error {
 	o, err := l.Opening(ctx, at.Session)
 	if ask := l.openLife.Load(); errors.Is(err, ErrNotFound) && ask != nil { // a power cut may have taken the opening
@@ -258,7 +258,7 @@ func (l *Log) publishBirth(ctx context.Context, on uint64, at event.Subject) err
 	return err
 }
 
-// Wait returns when JetStream has acknowledged the event, or has not. Errors are those
+// Wait waits for JetStream's acknowledgement of the event. Errors are those
 // of [Log.Publish]. It must be called once.
 func (w *Publishing) Wait(ctx context.Context) (ack Ack, err error) {
 	defer func() { endSpan(w.span, ack, err) }()
@@ -306,7 +306,7 @@ func (l *Log) publish(ctx context.Context, p int, msg *nats.Msg) (ack Ack, err e
 	return ack, err
 }
 
-// publishOn is publish on a connection. The error is [errAgain] when another one was made.
+// publishOn is publish on a connection. The error is [errAgain] when a newer connection was made.
 func (l *Log) publishOn(ctx context.Context, on uint64, p int, msg *nats.Msg) (Ack, error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
@@ -325,7 +325,7 @@ func (l *Log) publishOn(ctx context.Context, on uint64, p int, msg *nats.Msg) (A
 	}
 }
 
-// outcome tells what is known of a message by JetStream's answer, or by the error that came instead.
+// outcome returns the outcome of a message by JetStream's answer, or by the error that came instead.
 func (l *Log) outcome(ctx context.Context, p int, msg *nats.Msg, stored *jetstream.PubAck, err error) (Ack, error) {
 	if err == nil {
 		return l.ack(p, msg.Subject, stored)
@@ -335,7 +335,7 @@ func (l *Log) outcome(ctx context.Context, p int, msg *nats.Msg, stored *jetstre
 	}
 	err = publishError(err)
 	if errors.Is(err, ErrFull) {
-		l.parts[p].roomUntil.Store(0) // the next look says whether there is room again
+		l.parts[p].roomUntil.Store(0) // the next look finds out whether there is room again
 	}
 	if errors.Is(err, ErrClosed) && msg.Header.Get(jetstream.MsgIDHeader) != "" {
 		return l.storedBefore(ctx, p, msg, err)
@@ -348,8 +348,8 @@ const errorRollup jetstream.ErrorCode = 10111
 
 // storedBefore looks for an event with an idempotency key that is refused because its stream
 // has ended: it may have been stored before the end. A single server looks at the fence
-// before the key (in a cluster it is the other way round). What all look at after the key is
-// a rollup, so one is asked for that no server knows: a message with it is never stored.
+// before the key (in a cluster it is the other way round). All look at the rollup after the key,
+// so the probe asks for one that no server knows: a message with it is never stored.
 func (l *Log) storedBefore(ctx context.Context, p int, msg *nats.Msg, closed error) (Ack, error) {
 	probe := nats.NewMsg(msg.Subject)
 	probe.Header.Set(jetstream.MsgIDHeader, msg.Header.Get(jetstream.MsgIDHeader))
@@ -366,7 +366,7 @@ func (l *Log) storedBefore(ctx context.Context, p int, msg *nats.Msg, closed err
 
 // A fence is a subject that must have no entry: JetStream checks that atomically with the
 // store (headers Nats-Expected-Last-Subject-Sequence and …-Subject). It names one literal
-// subject, since in a cluster the leader knows what it has proposed and not yet applied by
+// subject, since in a cluster the leader knows its proposed and not yet applied messages by
 // exact subject only, and it expects no entry, since to look at one in an old block would
 // load that block with every publish.
 
@@ -411,9 +411,9 @@ func MessageID(session, life, stream, key string, index uint64) string {
 // TraceTo has publishes make spans from now on. It is called before the first one.
 func (l *Log) TraceTo(t *tracing.Traces) { l.traces = t }
 
-// trace begins the span of a publish, which the event's trace context is that of from then
-// on. It is nil, and the context stays the publisher's, when the event is not sampled: so the
-// spans of others stay joined when Rejoin takes no traces.
+// trace begins the span of a publish, and makes it the event's trace context. The span is nil,
+// and the context stays the publisher's, when the event is not sampled: so the spans of other
+// programs stay joined when Rejoin takes no traces.
 func (l *Log) trace(ctx context.Context, e *Event, p int) trace.Span {
 	if !l.traces.On() {
 		return nil

@@ -16,7 +16,7 @@ import (
 
 // Query says which part of a partition to read.
 type Query struct {
-	// Session, Life and Stream say whose events; an empty Stream means all streams of
+	// Session, Life and Stream select the events; an empty Stream means all streams of
 	// the life. Control entries are not read.
 	Session, Life, Stream string
 	// After and UpTo bound the sequences: After < sequence ≤ UpTo.
@@ -27,17 +27,16 @@ type Query struct {
 	HeadersOnly bool
 }
 
-// Page is what a read found.
+// Page is the result of a read.
 type Page struct {
 	// Entries are events in order of sequence, valid ones only.
 	Entries []Entry
-	// Through is the sequence up to which there is no more than Entries.
+	// Through is the sequence up to which Entries are complete.
 	Through uint64
 }
 
-// Read reads a page of one stream or session, by start sequence. It says nothing
-// about events that were removed: they are left out without a word. Errors wrap
-// [ErrUnavailable] or ctx's error.
+// Read reads a page of one stream or session, by start sequence. Removed events
+// are left out and not reported. Errors wrap [ErrUnavailable] or ctx's error.
 func (l *Log) Read(ctx context.Context, q Query) (Page, error) {
 	p := l.Partition(q.Session)
 	of := event.Subject{Partition: p, Session: q.Session, Life: q.Life, Stream: q.Stream}
@@ -62,10 +61,10 @@ func (l *Log) Read(ctx context.Context, q Query) (Page, error) {
 	return page, nil
 }
 
-// Scan hands over every entry of partition p with After < sequence ≤ UpTo, valid or
-// not, in order, until handle returns false, and returns the sequence up to which
-// there was no more. While handle does not return, nothing more is read: it may
-// wait, for a few seconds at most. What was removed is left out without a word.
+// Scan passes every entry of partition p with after < sequence ≤ upTo, valid or
+// not, to handle, in order, until handle returns false. It returns the sequence up to
+// which the entries were complete. While handle does not return, nothing more is read:
+// it may wait, for a few seconds at most. Removed entries are left out and not reported.
 //
 // One scan costs about as much as delivering the partition once, however many
 // streams are looked for: far less than a [Log.Read] for each of them. Errors wrap
@@ -75,8 +74,8 @@ func (l *Log) Scan(ctx context.Context, p int, after, upTo uint64, handle func(E
 	return s.run(ctx)
 }
 
-// Lives hands over the headers of a partition's openings with after < sequence ≤ upTo, and then of the ends
-// of lives there. Errors are those of [Log.Scan].
+// Lives passes the headers of a partition's openings with after < sequence ≤ upTo to handle, and then those of
+// the ends of lives there. Errors are those of [Log.Scan].
 func (l *Log) Lives(ctx context.Context, p int, after, upTo uint64, handle func(Entry)) error {
 	for _, filter := range event.LivesFilters(p) {
 		s := scan{log: l, p: p, filter: filter, upTo: upTo, through: after, pull: tailPull, headersOnly: true, handle: func(e Entry) bool {
@@ -93,7 +92,7 @@ func (l *Log) Lives(ctx context.Context, p int, after, upTo uint64, handle func(
 }
 
 // scan is a read of a part of a partition with one short-lived ordered consumer.
-// What is on its way to one that is over is thrown away.
+// Messages that come when it is over are dropped.
 type scan struct {
 	log    *Log
 	p      int
@@ -109,8 +108,8 @@ type scan struct {
 	err     error
 	over    bool
 	done    chan struct{} // closed when over
-	// drained gets a token when the consumer says that it has nothing more. Then the leader is asked: the consumer
-	// counts one message too few where another was removed as it was made (docs/upstream/0039).
+	// drained gets a token when the consumer reports no pending message. Then the leader is asked: the consumer
+	// counts one message too few where another was removed as the consumer was made (docs/upstream/0039).
 	drained chan struct{}
 }
 
@@ -118,7 +117,7 @@ type scan struct {
 const scanIdle = 30 * time.Second
 
 // scanPatience is how long a scan waits for the next event before it asks whether
-// there still is one: no message says that it was removed before it could be sent.
+// there still is one: no message reports that it was removed before it could be sent.
 const scanPatience = 250 * time.Millisecond
 
 func (s *scan) run(ctx context.Context) (through uint64, err error) {
@@ -189,12 +188,12 @@ func (s *scan) end(through uint64, err error) {
 	}
 }
 
-// wait returns when the scan is over. It finds out when nothing will come any more.
+// wait returns when the scan is over. It finds out when no message will come any more.
 func (s *scan) wait(ctx context.Context, broken <-chan error) {
 	ticker := time.NewTicker(scanPatience)
 	defer ticker.Stop()
 	alone := !s.log.Clustered() // the consumer lies where the leader is, and is not behind it
-	seen := uint64(0)           // anything that has not been looked at yet
+	seen := uint64(0)           // s.through in the last turn
 	stood := 0
 	for {
 		ask := false
@@ -239,11 +238,11 @@ func (s *scan) wait(ctx context.Context, broken <-chan error) {
 	}
 }
 
-// scanStands is how often a scan asks in vain for what is to come: some 2 s.
+// scanStands is how often the leader may have a next entry that the consumer does not deliver: some 2 s.
 const scanStands = 8
 
-// errStands is returned when a consumer does not deliver what the leader has: the server
-// where it lies is far behind, and another one may not be.
+// errStands is returned when a consumer does not deliver entries that the leader has: the
+// consumer's server is far behind, and another one may not be.
 var errStands = fmt.Errorf("%w: the consumer is behind the partition", ErrUnavailable)
 
 func (s *scan) stop(err error) {

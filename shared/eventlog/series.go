@@ -8,23 +8,23 @@ import (
 	"sync"
 )
 
-// Series is events of one session that are stored in the order in which they are begun, as
-// far as they are stored.
+// Series stores events of one session in the order in which they are begun, as far as they
+// are stored.
 //
-// What is on its way when the connection to NATS is lost may be lost too, and what is sent
-// on the next one would overtake it: so nothing is begun there before all is answered that
-// was begun on another. In a cluster the same holds for the leader of a partition, of
-// whose changes are heard too late. Nothing is sent there before all that was sent
-// earlier is acknowledged, and what waits meanwhile follows together, in an atomic batch
-// (nats-server's ADR-50), of which all is stored or nothing.
+// Events in flight when the connection to NATS is lost may be lost too, and events on the
+// next connection would overtake them: so no event is begun there before all events of
+// another connection are answered. In a cluster the same holds for the leader of a partition,
+// but the client learns of a new leader too late. So no event is sent there before all earlier
+// ones are acknowledged, and the events that wait meanwhile follow together, in an atomic batch
+// (nats-server's ADR-50), of which all are stored or none.
 //
 // A server that refuses an event for want of room still stores smaller ones that follow it. So
 // while the partition may have no room for the next event ([partition.mayBeFull]), that one is
 // begun only after all before it are answered.
 //
-// After an event that is not stored, or of which it is not known, what waits after it is
-// not stored and fails with [ErrSeriesFailed]; so does what is begun later. It continues
-// after those alone that are too large.
+// Once an event is not stored, or its outcome is unknown, all events that wait after it or
+// are begun later are not stored and fail with [ErrSeriesFailed]. Only [ErrTooLarge] does
+// not end a series.
 //
 // A Series belongs to one goroutine, which publishes its events. Another one calls Wait for
 // each, in any order: PublishAsync may wait for that.
@@ -32,14 +32,14 @@ type Series struct {
 	log *Log
 
 	mu     sync.Mutex
-	failed error // what ended the series
+	failed error // of all later events, once the series has ended
 
-	// Of what is sent at once:
-	on         uint64        // the connection that events are begun on
-	unanswered int           // of them
+	// Events that are sent at once:
+	on         uint64        // the connection that they are begun on
+	unanswered int           // how many have no answer yet
 	quiet      chan struct{} // closed when unanswered is 0 again; nil unless PublishAsync waits for that
 
-	// Of what is sent together:
+	// Events that are sent together:
 	waiting []*Publishing
 	sending bool
 }
@@ -66,7 +66,7 @@ func (s *Series) PublishAsync(ctx context.Context, e Event) (w *Publishing, err 
 	return w, err
 }
 
-// queue has an event stored together with those that wait.
+// queue adds an event to the waiting ones, which are stored together.
 func (s *Series) queue(ctx context.Context, p int, e Event) (*Publishing, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +83,7 @@ func (s *Series) queue(ctx context.Context, p int, e Event) (*Publishing, error)
 	return w, nil
 }
 
-// begin begins an event on a connection, if it would overtake nothing. Otherwise it waits, and returns [errAgain].
+// begin begins an event on a connection, if it would overtake no other. Otherwise it waits, and returns [errAgain].
 func (s *Series) begin(ctx context.Context, on uint64, p int, e Event) (*Publishing, error) {
 	quiet, err := s.enter(on, p, size(e.Data))
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *Series) begin(ctx context.Context, on uint64, p int, e Event) (*Publish
 	return w, nil
 }
 
-// enter counts one more event as under way, or returns what has to be waited for before it overtakes nothing.
+// enter counts one more event in flight, or returns the channel to wait for if it would overtake another.
 func (s *Series) enter(on uint64, p int, size int64) (quiet <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *Series) enter(on uint64, p int, size int64) (quiet <-chan struct{}, err
 	return nil, nil
 }
 
-// answered notes what became of an event that was sent at once.
+// answered notes the outcome of an event that was sent at once.
 func (s *Series) answered(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,14 +136,14 @@ func (s *Series) answered(err error) {
 	}
 }
 
-// send ends when nothing waits.
+// send stores the waiting events until none is left.
 func (s *Series) send() {
 	for all := s.next(); all != nil; all = s.next() {
 		s.store(all)
 	}
 }
 
-// next returns what is to be sent together, or nil when nothing waits any more.
+// next returns the events to send together, or nil when none waits any more.
 func (s *Series) next() []*Publishing {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +156,7 @@ func (s *Series) next() []*Publishing {
 	return all
 }
 
-// end ends the series after what was begun, if an error does.
+// end ends the series after the events that were begun, if err is an error that ends it.
 func (s *Series) end(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,8 +169,8 @@ func (s *Series) endLocked(err error) {
 	}
 }
 
-// giveUp has an event not sent any more, if it waits yet, and ends the series then. What is on its
-// way may be stored, and ends the series if it is not.
+// giveUp ends the series if the event still waits, which is then not sent. An event in flight
+// may be stored, and ends the series if it is not.
 func (s *Series) giveUp(q *queued, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,7 +179,7 @@ func (s *Series) giveUp(q *queued, err error) {
 	}
 }
 
-// fail ends the series: what waits is not stored either.
+// fail ends the series: waiting events are not stored either.
 func (s *Series) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,9 +195,9 @@ func (s *Series) failLocked(err error) {
 	s.waiting = nil
 }
 
-// store stores events of one partition in their order, and sets what became of each: together, or, if JetStream
-// refuses that, one after the other, and no publisher waits for those after its own. It continues after those alone that
-// are too large.
+// store stores events of one partition in their order, and sets the outcome of each: together, or, if JetStream
+// refuses that, one after the other, where no publisher waits for the events after its own. Only events that are too
+// large do not end the series.
 func (s *Series) store(all []*Publishing) {
 	decided := len(all) > 1 && s.log.storeTogether(all[0].queued.ctx, all)
 	var failed error
@@ -216,13 +216,13 @@ func (s *Series) store(all []*Publishing) {
 	}
 }
 
-// ends reports whether what comes after an event with this error is not sent.
+// ends reports whether an event with this error ends its series.
 func ends(err error) bool {
 	return err != nil && !errors.Is(err, ErrTooLarge) && !errors.Is(err, errAgain)
 }
 
-// notSent is what becomes of an event after one that failed. It is known not to be
-// stored, whatever is known of the other.
+// notSent returns the error of an event after one that failed with err. It is surely not
+// stored, also when the outcome of the other is unknown.
 func notSent(err error) error {
 	return fmt.Errorf("%w: %w: %s", ErrUnavailable, ErrSeriesFailed, err.Error())
 }

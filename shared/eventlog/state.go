@@ -17,7 +17,7 @@ import (
 	"rejoin/shared/natsconn"
 )
 
-// State is what is known of a partition at one moment.
+// State is the known state of a partition at one moment.
 type State struct {
 	// Created is when the partition's JetStream stream was made; another time means another log.
 	Created time.Time
@@ -27,19 +27,19 @@ type State struct {
 	Origin string
 	// Generations are the partition's generations, oldest first.
 	Generations []event.Generation
-	// Damaged is the newest sequence of what a janitor found missing that nothing
+	// Damaged is the newest missing sequence that a janitor found and that nothing
 	// explains; 0 for none. See [State.Checked].
 	Damaged uint64
 	// First and Last are the oldest retained sequence and the newest ever given;
 	// First is Last+1 when nothing is retained.
 	First, Last uint64
-	// Entries and Bytes are what is retained.
+	// Entries and Bytes are the number and the size of the retained entries.
 	Entries, Bytes uint64
 	// Current is how many of the servers that hold the partition have all of it. Under load the slowest
 	// lacks the newest entry most of the time.
 	Current int
 	// Whole is when a look of this program last found as many of them as the partition has replicas, by the
-	// program's clock; until one has, when the first look was.
+	// program's clock; until one has, the time of the first look.
 	Whole time.Time
 	// Quorum says that the leader has lately heard from most of these servers, so that no other one leads
 	// and Last is the partition's.
@@ -50,10 +50,10 @@ type State struct {
 	// each replica has files of its own. Empty outside a cluster, and while no server leads.
 	Leader string
 
-	checked metadata.Checked // what a janitor has noted
-	made    string           // when the stream was made that the generations are of; empty if that is not written down
+	checked metadata.Checked // the result of a janitor's check
+	made    string           // when the stream of the generations was made; empty if that is not recorded
 	server  string           // the server that the newest generation was begun for
-	servers cluster.Servers  // in a cluster, what the janitor has written down
+	servers cluster.Servers  // in a cluster, the servers that the janitor has recorded
 	holders []string         // in a cluster, the names of the servers that hold it
 	seenOn  string           // the server that this client was connected to when it looked
 }
@@ -82,10 +82,10 @@ func (s State) begun(server string) bool {
 // SameServer reports whether two states were seen on the same server, in one run of it.
 func (s State) SameServer(other State) bool { return s.seenOn != "" && s.seenOn == other.seenOn }
 
-// keep returns the generations of a later look, with those that s has and the look lacks. JetStream compares a
-// configuration with nothing: of two janitors that act for a moment one may write over what the other one has
-// begun, and a server that has just become the leader may be behind with the configuration. Without the
-// generation an ID of what was lost before it would be good, and name another event. When the log is put back to an
+// keep returns the generations of a later look, with those that s has and the look lacks. JetStream stores a
+// configuration without a comparison: of two janitors that act for a moment one may overwrite a generation that the
+// other has begun, and a server that has just become the leader may be behind with the configuration. Without the
+// generation an ID of an event lost before it would be valid, and name another event. When the log is put back to an
 // older copy, its servers are restarted; then the lost generations are unknown.
 func (s State) keep(later State) []event.Generation {
 	if !s.SameServer(later) || !s.Created.Equal(later.Created) || s.Origin != later.Origin {
@@ -99,9 +99,9 @@ type partition struct {
 	mu      sync.Mutex
 	state   State
 	stream  jetstream.Stream
-	readyOn string // the server on which publishing and tailing may go on
-	// awaiting is the server on which they wait for the janitor since the first look that
-	// was answered, or did.
+	readyOn string // the server on which publishing and tailing may proceed
+	// awaiting is the server on which they wait, or waited, for the janitor since the first
+	// look that was answered.
 	awaiting string
 	since    time.Time
 	asked    uint64 // the number of looks that were begun
@@ -111,11 +111,11 @@ type partition struct {
 	// sent is how many bytes this program has sent, and roomUntil how many it will have sent when
 	// the partition is nearly full, by the last look.
 	sent, roomUntil atomic.Int64
-	owned           chan struct{} // holds one token while somebody changes the configuration
-	unwritten       bool          // a change of it has failed, and may be shown; whoever owns it reads and sets it
+	owned           chan struct{} // holds one token while a goroutine owns the configuration
+	unwritten       bool          // a change of it has failed, and may be shown; its owner reads and sets it
 }
 
-// remember notes the generations that were written: the next look may find that somebody has written over them.
+// remember notes the generations that were written: another janitor may overwrite them before the next look.
 func (part *partition) remember(written State) {
 	part.mu.Lock()
 	defer part.mu.Unlock()
@@ -136,7 +136,7 @@ func (part *partition) own(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// State returns what was last seen of a partition, at most a few seconds old, and
+// State returns the last seen state of a partition, at most a few seconds old, and
 // a channel that is closed when it is looked at again.
 func (l *Log) State(p int) (State, <-chan struct{}) {
 	part := l.parts[p]
@@ -145,14 +145,14 @@ func (l *Log) State(p int) (State, <-chan struct{}) {
 	return part.state, part.changed
 }
 
-// maxReserve is the most that [State.room] leaves: several times what publishers have under way.
+// maxReserve is the largest reserve of [State.room]: several times the bytes that publishers have in flight.
 const maxReserve = 32 << 20
 
 // room returns how many bytes the partition can take until it is nearly full. The rest is a
 // sixteenth of the limit at most, since the janitor begins to remove at seven eighths.
 func (s State) room() int64 {
 	if s.Limits.MaxBytes <= 0 {
-		return math.MaxInt64 / 2 // to which what was sent is added
+		return math.MaxInt64 / 2 // to which the sent bytes are added
 	}
 	return s.Limits.MaxBytes - int64(s.Bytes) - min(s.Limits.MaxBytes/16, maxReserve) //nolint:gosec // far fewer bytes
 }
@@ -172,8 +172,8 @@ func (l *Log) Look(ctx context.Context, p int) (State, error) {
 	return state, nil
 }
 
-// LookAfterRead is [Log.Look] for those who judge by it what a read lacks, which any server of a cluster may have
-// answered: First is the floor that is announced, if that is higher. Errors are those of Look.
+// LookAfterRead is [Log.Look] for callers that judge by it which entries a read lacks, since any server of a cluster
+// may have answered the read: First is the announced floor, if that is higher. Errors are those of Look.
 func (l *Log) LookAfterRead(ctx context.Context, p int) (State, error) {
 	state, err := l.Look(ctx, p)
 	if err != nil || state.Leader == "" {
@@ -224,7 +224,7 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	if err != nil {
 		return err
 	}
-	// A janitor that has compared the servers, and noted which stream it is, has listed all generations.
+	// A janitor that has compared the servers, and recorded when the stream was made, has listed all generations.
 	compared := server == state.server
 	if at := l.connected(); at.clustered {
 		compared = state.servers.Knows(at.name, at.id)
@@ -246,7 +246,7 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	part.mu.Lock()
 	defer part.mu.Unlock()
 	if number < part.shown {
-		return nil // a look that was begun later is back already, and knows more
+		return nil // a look that was begun later has its answer already, which is newer
 	}
 	part.shown = number
 	if state.Whole = part.state.Whole; state.Whole.IsZero() || state.Current >= state.Limits.Replicas {
@@ -266,8 +266,8 @@ func (l *Log) refresh(ctx context.Context, p int) error {
 	return nil
 }
 
-// MaxBytes returns how many bytes the partition may hold: its share by the settings, or what JetStream
-// enforces if that is less, as while they are changed. -1 is for no limit.
+// MaxBytes returns how many bytes the partition may hold: its share by the settings, or the limit that
+// JetStream enforces if that is less, as while they are changed. -1 is for no limit.
 func (s State) MaxBytes(settings Settings) int64 {
 	share := settings.Limits().MaxBytes
 	if SmallerLimit(s.Limits.MaxBytes, share) {
@@ -277,8 +277,8 @@ func (s State) MaxBytes(settings Settings) int64 {
 }
 
 // stateOf returns the state of a partition, given the server that the client was connected to.
-// While an election is not over, any server of a cluster answers with what it has, which may be older
-// than what was acknowledged: the error wraps ErrUnavailable then.
+// While an election is not over, any server of a cluster answers with its own state, which may lack
+// acknowledged entries: the error wraps ErrUnavailable then.
 func stateOf(info *jetstream.StreamInfo, server string) (State, error) {
 	if !cluster.FromLeader(info) {
 		return State{}, fmt.Errorf("%w: %s has no leader, or another one than who answers", ErrUnavailable, info.Config.Name)
@@ -321,8 +321,8 @@ func stateOf(info *jetstream.StreamInfo, server string) (State, error) {
 }
 
 // begunByEntry returns the generations that began with an entry of a partition and are not on the list
-// in its metadata. When that is full, an old one may have been merged with another one: only entries
-// that follow it count then.
+// in its metadata. When the list is full, an old one may have been merged with another one: only entries
+// from the newest one's start on count then.
 func (l *Log) begunByEntry(ctx context.Context, p int, gens []event.Generation) (more []event.Generation, err error) {
 	ctx, done := natsconn.While(ctx, l.nc)
 	defer done()
@@ -355,7 +355,7 @@ func (l *Log) settingsNow(meta map[string]string) (Settings, error) {
 	return now, err
 }
 
-// SequenceAt returns the first sequence from which on everything that a partition retains was stored
+// SequenceAt returns the first sequence from which on all retained entries of a partition were stored
 // at a time or later. The error wraps [ErrUnavailable].
 func (l *Log) SequenceAt(ctx context.Context, p int, at time.Time) (uint64, error) {
 	state, err := l.Look(ctx, p)
@@ -382,15 +382,15 @@ func (l *Log) search(ctx context.Context, p int, from, end uint64, at time.Time)
 	return from, nil
 }
 
-// Standing is what is known of somebody who follows a partition and may stand still. The
-// zero Standing knows nothing. It belongs to one goroutine.
+// Standing measures for how long a reader of a partition has stood still. The
+// zero Standing has measured nothing. It belongs to one goroutine.
 type Standing struct {
 	at   uint64
 	from time.Time // zero while there is nothing after it
 }
 
-// Since returns for how long who follows has been at a place though it should have got to
-// end.
+// Since returns for how long the reader has stood at a sequence before end, which it
+// should have reached.
 func (s *Standing) Since(at, end uint64, now time.Time) time.Duration {
 	switch {
 	case end <= at:
@@ -448,10 +448,10 @@ func (l *Log) connected() connection {
 	}
 }
 
-// knows reports whether the janitor has written down that the partition is what it was, or
-// that it is in another generation, on the server that is connected. In a cluster no publisher
-// waits where no janitor has written anything, and the server may be one that holds
-// nothing. The caller holds the lock.
+// knows reports whether the janitor has recorded that the partition is unchanged, or in
+// another generation, on the connected server. In a cluster no publisher waits where no
+// janitor has recorded anything, and the server may be one that holds no partition.
+// The caller holds the lock.
 func (part *partition) knows(c connection) bool {
 	if c.clustered {
 		return !part.state.servers.Awaits(c.name, c.id)
@@ -459,9 +459,9 @@ func (part *partition) knows(c connection) bool {
 	return part.state.server == c.id
 }
 
-// isReadyOn reports whether the partition may be published to and tailed on the server that
-// is connected. What was known before the connection is good in a cluster, where a server
-// that was not restarted says that not all were. The caller holds the lock.
+// isReadyOn reports whether the partition may be published to and tailed on the connected
+// server. In a cluster the state from before the connection is good enough: a server that
+// was not restarted proves that not all were. The caller holds the lock.
 func (part *partition) isReadyOn(c connection) bool {
 	return part.readyOn == c.id || c.clustered && part.knows(c)
 }
@@ -473,7 +473,7 @@ func checkPartition(cfg jetstream.StreamConfig, p int) error {
 	}
 	if v := cfg.Metadata[metadata.KeyVersion]; v != Version {
 		err := errVersion
-		if v == "" { // it is somebody else's, or a server has lost the metadata
+		if v == "" { // it belongs to another program, or a server has lost the metadata
 			err = ErrMismatch
 		}
 		return fmt.Errorf("%w: the JetStream stream %s has version %q and this program reads version %q", err, cfg.Name, v, Version)

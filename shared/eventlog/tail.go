@@ -14,7 +14,7 @@ import (
 	"rejoin/shared/natsconn"
 )
 
-// TailConfig says what a tail does. All functions are called one after the other,
+// TailConfig configures a tail. All functions are called one after the other,
 // never concurrently.
 type TailConfig struct {
 	// HeadersOnly leaves the messages out.
@@ -22,19 +22,19 @@ type TailConfig struct {
 	// Slots are shared with other tails: each waits for one, and holds it until it has caught up
 	// for the first time. Nil: it does not wait.
 	Slots BackfillSlots
-	// Again, when it is sent to, has the tail begin again. Nil: it is never told to.
+	// Again makes the tail begin again with each value that is sent to it. Nil: never.
 	Again <-chan struct{}
 	// Start is called whenever the tail begins, and begins again after an
-	// interruption, with what the partition's leader says at that time. It returns
-	// the sequence to go on after. This is the place to compare what was tailed
-	// before with what is there now. Its error ends the attempt; the next one
-	// follows in a moment.
+	// interruption, with the state that the partition's leader reports at that time.
+	// It returns the sequence to continue after. This is the place to compare the
+	// entries tailed before with that state. Its error ends the attempt; the next
+	// one follows in a moment.
 	Start func(ctx context.Context, state State) (after uint64, err error)
 	// Handle is called for every entry, in order of sequence. missed is how many
 	// sequences lie between the entry and the one before it (or the start): they
 	// were removed before they could be sent.
 	Handle func(e Entry, missed uint64)
-	// CaughtUp is called when the partition holds nothing more up to a sequence
+	// CaughtUp is called when the partition holds no more entries up to a sequence
 	// that was its last one when the tail began: the tail has caught up. missed is
 	// as in Handle.
 	CaughtUp func(sequence, missed uint64)
@@ -68,17 +68,17 @@ func (l *Log) Tail(ctx context.Context, p int, cfg TailConfig) error {
 }
 
 // BackfillSlots bound how many tails begin at a time. A server that has to read all partitions at once needs more
-// memory, and a quarter more time; and what readers make of a partition lies together in memory, so
-// that all of it can be given back.
+// memory, and a quarter more time; and the data that readers build of one partition lies together in
+// memory, so that all of it can be given back.
 type BackfillSlots chan struct{}
 
 // NewBackfillSlots returns slots for so many tails at a time.
 func NewBackfillSlots(n int) BackfillSlots { return make(BackfillSlots, n) }
 
-// slotPatience bounds how long a tail waits for a slot, in case another one cannot go on.
+// slotPatience bounds how long a tail waits for a slot, in case another one cannot catch up.
 const slotPatience = 30 * time.Second
 
-// backfillSlot is that of one tail.
+// backfillSlot is the slot of one tail.
 type backfillSlot struct {
 	of   BackfillSlots // nil: it needs none
 	held bool
@@ -165,7 +165,7 @@ type attempt struct {
 	last     uint64 // the newest sequence handled
 	caughtUp bool   // CaughtUp was called
 	broken   chan error
-	drained  chan struct{} // the consumer has nothing more; does the leader?
+	drained  chan struct{} // the consumer has no pending messages, but the leader may have more entries
 	riders   []*attempt
 }
 
@@ -179,9 +179,9 @@ func (a *attempt) end() {
 	a.leaveRiders()
 }
 
-// wait returns when the attempt has to end: ctx is done, the connection went to
-// another server, or the partition is another, was rolled back, or has more than
-// the tail gets to see. The error is errRides when it continues, on another tail.
+// wait returns when the attempt has to end: ctx is done, another server is connected,
+// or the partition is another one, was rolled back, or has entries that the consumer
+// does not deliver. The error is errRides when it continues, on another tail.
 func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 	var still Standing
 	for {
@@ -214,7 +214,7 @@ func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 		case !state.Created.Equal(a.state.Created):
 			return errors.New("the partition was created again")
 		case state.Last < last:
-			// The look may be older than what has come in since: look again.
+			// The look may be older than the newest entries received: look again.
 			if now, err := a.log.Look(ctx, a.p); err == nil && now.Last < last {
 				return fmt.Errorf("the partition was rolled back from %d to %d", last, now.Last)
 			}
@@ -228,7 +228,7 @@ func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 	}
 }
 
-// stallAfter is how long a tail may stand still while the partition has gone on.
+// stallAfter is how long a tail may receive nothing while the partition has newer entries.
 const stallAfter = 2 * watchEvery
 
 func (a *attempt) position() uint64 {
@@ -237,9 +237,9 @@ func (a *attempt) position() uint64 {
 	return a.last
 }
 
-// ask asks the leader what follows the newest entry: nothing that it had when the attempt began, then the tail has
-// caught up, unless it has said so. Of a tail that has stalled an error says that it has to begin again: since the
-// consumer does not deliver what there is, or to catch up with what was stored and removed since.
+// ask asks the leader for the entry after the newest one. If there is none that it had when the attempt began, the
+// tail reports that it has caught up, unless it has done so. For a stalled tail an error means that it has to begin
+// again: the consumer does not deliver the entries, or entries were stored and removed since.
 func (a *attempt) ask(ctx context.Context, stalled bool) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -251,7 +251,7 @@ func (a *attempt) ask(ctx context.Context, stalled bool) error {
 	case err == nil && next.Sequence > a.state.Last, errors.Is(err, ErrNotFound):
 		a.reportCaughtUpAt(last)
 	default:
-		return nil // it comes, or nothing is known: the next look asks again
+		return nil // the entry will come, or the leader did not answer: the next look asks again
 	}
 	if stalled && a.position() == last {
 		return fmt.Errorf("everything after %d was removed before it came", last)
@@ -265,8 +265,8 @@ func (a *attempt) handle(msg *nats.Msg, meta *nats.MsgMetadata) {
 	if a.ended {
 		return
 	}
-	// A message from another server, or of another start of it, may not belong after what was
-	// handled: the tail has to begin again, with a look at both.
+	// A message from another server, or of another start of it, may not belong after the entries
+	// handled so far: the tail has to begin again, with a look at both.
 	if a.log.nc.ConnectedServerId() != a.server {
 		a.fail(errLost)
 		return
@@ -277,7 +277,7 @@ func (a *attempt) handle(msg *nats.Msg, meta *nats.MsgMetadata) {
 	}
 	switch {
 	case a.inbox.riding && e.Sequence <= a.last:
-		return // it came the other way
+		return // the inbox has delivered it
 	case e.Sequence <= a.last:
 		a.fail(fmt.Errorf("sequence %d came after %d", e.Sequence, a.last))
 		return
@@ -291,9 +291,9 @@ func (a *attempt) handle(msg *nats.Msg, meta *nats.MsgMetadata) {
 	}
 }
 
-// drain is called when the consumer has nothing more, though it may lack what the leader
-// had when the attempt began: that was removed, or has yet to reach the server where the
-// consumer lies. The caller holds the lock, or is the only one that knows the attempt.
+// drain is called when the consumer has no pending messages, though it may lack entries that
+// the leader had when the attempt began: they were removed, or have yet to reach the consumer's
+// server. The caller holds the lock, or is the only one that knows the attempt.
 func (a *attempt) drain() {
 	if a.last >= a.state.Last {
 		a.reportCaughtUp()
@@ -302,7 +302,7 @@ func (a *attempt) drain() {
 	ring(a.drained)
 }
 
-// reportCaughtUpAt says that the tail has caught up, unless it has gone on or has said so.
+// reportCaughtUpAt reports that the tail has caught up, unless it has moved on or has reported it.
 func (a *attempt) reportCaughtUpAt(last uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -311,14 +311,14 @@ func (a *attempt) reportCaughtUpAt(last uint64) {
 	}
 }
 
-// pass hands the next entry to the tail's owner. The caller holds the lock.
+// pass passes the next entry to the tail's owner. The caller holds the lock.
 func (a *attempt) pass(e Entry) {
 	missed := e.Sequence - a.last - 1
 	a.last = e.Sequence
 	a.cfg.Handle(e, missed)
 }
 
-// reportCaughtUp tells the tail's owner that it has caught up. The caller holds the lock,
+// reportCaughtUp reports to the tail's owner that it has caught up. The caller holds the lock,
 // or is the only one that knows the attempt.
 func (a *attempt) reportCaughtUp() {
 	a.caughtUp = true
@@ -339,8 +339,8 @@ func (a *attempt) fail(err error) {
 	}
 }
 
-// takeIn handles what has come from the tail that a rides on. What does not lie after a's
-// place came by its own consumer before. The error is errLeft.
+// takeIn handles the entries from the tail that a rides on. Those not after a's newest entry
+// came from its own consumer before. The error is errLeft.
 func (a *attempt) takeIn() error {
 	entries, closed := a.inbox.take()
 	a.mu.Lock()

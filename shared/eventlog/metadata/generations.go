@@ -20,7 +20,7 @@ func NewGenerationID() string {
 }
 
 // RunGenerationID returns the ID of the generation that a run of a server that is alone begins in a JetStream stream:
-// the same for all who know of it. After a restore in that run the stream is another one, and so is the ID.
+// the same in every process. After a restore in that run the stream is another one, and so is the ID.
 func RunGenerationID(server string, created time.Time) string {
 	return generationIDOf(server + " " + Made(created))
 }
@@ -46,7 +46,7 @@ func FormatGenerations(gens []event.Generation) string {
 	return strings.Join(items, ",")
 }
 
-// ParseGenerations reads what [FormatGenerations] has written.
+// ParseGenerations reads the text of [FormatGenerations].
 func ParseGenerations(s string) ([]event.Generation, error) {
 	var gens []event.Generation
 	for item := range strings.SplitSeq(s, ",") {

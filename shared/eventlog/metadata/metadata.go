@@ -1,4 +1,4 @@
-// Package metadata is the codec of what a log writes into the metadata of its JetStream streams. It does
+// Package metadata is the codec of the entries that a log writes into the metadata of its JetStream streams. It does
 // no I/O.
 package metadata
 
@@ -21,13 +21,13 @@ const (
 	KeyOrigin = prefix + "birth"
 	// KeyGenerations has its generations: see [FormatGenerations].
 	KeyGenerations = prefix + "generations"
-	// KeyMade has when the JetStream stream was made that the generations are of: see [Made].
+	// KeyMade has the time at which the JetStream stream of the generations was made: see [Made].
 	KeyMade = prefix + "made"
 	// KeyServer has the ID of the server that the newest generation was begun for; none in a cluster.
 	KeyServer = prefix + "server"
 	// KeyServers has the servers of a cluster, as [cluster.Servers.Format] writes them.
 	KeyServers = prefix + "servers"
-	// KeyChecked has what a janitor found missing: see [Checked].
+	// KeyChecked has the damage that a janitor found: see [Checked].
 	KeyChecked = prefix + "checked"
 )
 
@@ -47,16 +47,16 @@ func Foreign(meta map[string]string) map[string]string {
 	return foreign
 }
 
-// Made formats when a JetStream stream was made.
+// Made formats the time at which a JetStream stream was made.
 func Made(created time.Time) string { return strconv.FormatInt(created.UnixNano(), 10) }
 
-// Checked says that a janitor has found out what is missing of a partition. Files that were
-// damaged are found when their server starts, so what was true of a generation, and of the
-// server that led the partition then, stays true. A damaged replica does not repair itself
+// Checked is the result of a janitor's check of a partition for damage. Damaged files are
+// found when their server starts, so the result for a generation, and for the server that led
+// the partition then, stays true. A damaged replica does not repair itself
 // (docs/upstream/0012).
 type Checked struct {
 	Generation string
-	// Damaged is the newest sequence of what is missing; 0 for none.
+	// Damaged is the newest missing sequence; 0 for none.
 	Damaged uint64
 	// Leader is the server that led, as [cluster.Leader] names it.
 	Leader string
@@ -71,7 +71,7 @@ func (c Checked) Format() string {
 	return s
 }
 
-// ParseChecked reads what Format has written. It returns the zero Checked for a text that cannot be read.
+// ParseChecked reads the text of Format. It returns the zero Checked for a text that cannot be read.
 func ParseChecked(s string) Checked {
 	generation, rest, _ := strings.Cut(s, ":")
 	number, leader, _ := strings.Cut(rest, ":")
