@@ -25,9 +25,9 @@ const (
 	forgetBegun = time.Minute
 )
 
-// Create opens the log and creates whatever of it is missing, with settings; an
-// existing log keeps its own settings. Only janitors and the standalone program create what is
-// missing, and a partition that exists stays as it is: the acting janitor alone changes it.
+// Create opens the log and creates its missing partitions, with settings; an existing
+// log keeps its own settings. Only janitors and the standalone program create missing
+// partitions, and an existing one stays as it is: the acting janitor alone changes it.
 //
 // Errors wrap [ErrInvalidSettings], [ErrMismatch], [ErrFull] or [ErrUnavailable].
 func Create(ctx context.Context, nc *nats.Conn, settings Settings, log *slog.Logger) (*Log, error) {
@@ -65,8 +65,8 @@ func Open(ctx context.Context, nc *nats.Conn, log *slog.Logger) (*Log, error) {
 	return open(ctx, nc, log, false)
 }
 
-// OpenToShow opens the log for somebody who may ask NATS what it is configured as and holds, and
-// nothing else: a [State] lacks the generations that began with an entry since a janitor was there.
+// OpenToShow opens the log for a caller that may ask NATS only for the log's configuration and state:
+// a [State] lacks the generations that began with an entry since a janitor was there.
 // Errors are those of [Open].
 func OpenToShow(ctx context.Context, nc *nats.Conn, log *slog.Logger) (*Log, error) {
 	return open(ctx, nc, log, true)
@@ -118,7 +118,7 @@ func (l *Log) readSettings(ctx context.Context) (Settings, error) {
 	return settingsFrom(stream.CachedInfo().Config.Metadata)
 }
 
-// adopt takes the settings of the log, and makes the places of its partitions.
+// adopt takes the settings of the log, and makes its partitions' structs.
 func (l *Log) adopt(settings Settings) {
 	l.settings.Store(&settings)
 	l.parts = make([]*partition, settings.Partitions)
@@ -127,7 +127,7 @@ func (l *Log) adopt(settings Settings) {
 	}
 }
 
-// start looks at each partition. One that cannot be looked at, or that has gone and awaits a janitor, is
+// start looks at each partition. One that is unavailable, or that is missing and awaits a janitor, is
 // found later, as while the log is open.
 func (l *Log) start(ctx context.Context) (*Log, error) {
 	failed := make([]error, len(l.parts))

@@ -23,13 +23,13 @@ import (
 // that hold it now, and reports whether it had to start one. Only the janitor
 // that acts for the partition may call it.
 //
-// A server that was restarted may have lost what it stored last (a power cut,
-// an older copy of its files), so IDs made before may name events that are gone. So may
+// A server that was restarted may have lost its newest entries (a power cut,
+// an older copy of its files), so IDs made before may name lost events. So may
 // those of a partition of which a backup was restored while its server ran.
 // In a cluster the loss of one server loses nothing, and a generation is begun when most
-// of those that hold the partition were restarted at once. looks is what [Log.Servers]
-// said, oldest first; without any, nothing is done in a cluster. The log is asked there
-// only when what is known of it, at most a few seconds old, says that there is something
+// of those that hold the partition were restarted at once. looks are the results of
+// [Log.Servers], oldest first; without any, nothing is done in a cluster. The log is asked
+// there only when its known state, at most a few seconds old, shows that there is a change
 // to write.
 //
 // It gives up after a second, since others wait for its result, but not for long:
@@ -63,9 +63,9 @@ func (l *Log) BeginGeneration(ctx context.Context, p int, looks ...cluster.Serve
 	})
 }
 
-// changeServers lets change see a partition with its generations, and enter into its metadata what
-// is known of the servers that hold it, and begins the generations that change returns. It reports
-// whether there were any. Errors are those of [Log.BeginGeneration].
+// changeServers calls change with a partition and its generations, to record in its metadata the
+// servers that hold it, and begins the generations that change returns. It reports whether there
+// were any. Errors are those of [Log.BeginGeneration].
 func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.StreamInfo, map[string]string, []event.Generation) (more []event.Generation, err error)) (bool, error) {
 	var begun, stored bool
 	var next State
@@ -98,9 +98,9 @@ func (l *Log) changeServers(ctx context.Context, p int, change func(*jetstream.S
 // began with an entry, and that of a restore.
 //
 // A backup that is restored on a server that runs makes another JetStream stream, which has the entries and metadata of
-// the backup. Its generation begins with the first entry that was stored there, or with all that there is when that one
-// is not found in time: clients get the others again then, and miss none in silence. The ID is that of the stream, so
-// that all who look find the same generation, before a janitor has listed it.
+// the backup. Its generation begins with the first entry that was stored there, or with the first entry of all when that
+// one is not found in time: clients get the others again then, and miss none in silence. The ID is that of the stream, so
+// that every look finds the same generation, before a janitor has listed it.
 func (l *Log) unlisted(ctx context.Context, p int, info *jetstream.StreamInfo, gens []event.Generation) ([]event.Generation, error) {
 	begun, err := l.begunByEntry(ctx, p, gens)
 	before, made := info.Config.Metadata[metadata.KeyMade], metadata.Made(info.Created)
@@ -124,7 +124,7 @@ func (l *Log) unlisted(ctx context.Context, p int, info *jetstream.StreamInfo, g
 	return more, err
 }
 
-// storedSince returns the first sequence of a partition from which on everything was stored at a time or later; another
+// storedSince returns the first sequence of a partition from which on all entries were stored at a time or later; another
 // sequence when that is not found within half of the time that BeginGeneration has, as when an answer takes 25 ms.
 func (l *Log) storedSince(ctx context.Context, p int, info *jetstream.StreamInfo, at time.Time, otherwise uint64) (uint64, error) {
 	searching, cancel := context.WithTimeout(ctx, l.beginWithin/2)
@@ -174,14 +174,15 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers
 	})
 }
 
-// lostFrom returns where the generation of a partition begins of which most servers were restarted together: at the
-// first sequence that may have been given to an entry that was lost, and again to one stored since. info is as of at,
-// known are the servers before, looks those after it.
+// lostFrom returns the first sequence of the new generation of a partition of which most servers were restarted
+// together: the first sequence that may have been given to a lost entry, and again to one stored since. info is as of
+// at, known are the servers before, looks those after it.
 //
-// Clients of a server that was not restarted, also of one that holds nothing, do not wait. They store once a restarted
-// server is back, and the leader may have changed since: the generation begins with the first entry after the last
-// look before that. Where all were restarted, all clients wait, and the newest leader is as far as one has to go back,
-// if it is one of them. Else the generation begins at the end of the log; also when the entries are not found in time.
+// Clients of a server that was not restarted, also of one that holds no partition, do not wait. They store once a
+// restarted server runs again, and the leader may have changed since: the generation begins with the first entry after
+// the last look before that. Where all were restarted, all clients wait, and the generation begins with the first entry
+// of the newest leader, if it is one of them. Else it begins at the end of the log; also when the entries are not found
+// in time.
 func (l *Log) lostFrom(ctx context.Context, p int, info *jetstream.StreamInfo, at time.Time, known cluster.Servers, looks []cluster.Servers) (uint64, error) {
 	end := info.State.LastSeq + 1
 	leader, led := info.Cluster.Leader, info.Cluster.LeaderSince
@@ -203,12 +204,12 @@ func (l *Log) lostFrom(ctx context.Context, p int, info *jetstream.StreamInfo, a
 	return min(first, end), err
 }
 
-// arrivals are when the servers of a cluster were not there yet. The zero arrivals know of none. It is safe for
-// concurrent use.
+// arrivals are the times at which the servers of a cluster were not there yet. The zero arrivals have none. It is safe
+// for concurrent use.
 type arrivals struct {
 	mu     sync.Mutex
 	looked time.Time            // when the newest look began
-	before map[string]time.Time // when the last look began that a server was not part of, by its ID; zero: at none
+	before map[string]time.Time // when the last look without a server began, by the server's ID; zero: there was none
 }
 
 // maxArrivals bounds the servers that are remembered.
@@ -245,12 +246,12 @@ func (a *arrivals) first(ids []string) (at time.Time) {
 	return at
 }
 
-// SetChecked notes that a janitor has found out what is missing of a partition without an
-// explanation, in the generation of a look and in the files of the server that led the
-// partition then: nothing after damaged; 0 for nothing at all. Nothing is noted when another
-// server leads by now, or in another generation. What was damaged once stays so, also when the
-// floor has passed it: a birth that was written again since may say of its stream less than there
-// was. Only the janitor that acts for the partition may call it. Errors are those of [Log.BeginGeneration].
+// SetChecked records the result of a janitor's check of a partition for damage, in the generation
+// of a look and in the files of the server that led the partition then: no damage after damaged;
+// 0 for none at all. Nothing is recorded when another server leads by now, or in another
+// generation. A damage stays recorded also when the floor has passed it: a birth that was written
+// again since may lack events of its stream. Only the janitor that acts for the partition may call
+// it. Errors are those of [Log.BeginGeneration].
 func (l *Log) SetChecked(ctx context.Context, p int, state State, damaged uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
@@ -263,9 +264,9 @@ func (l *Log) SetChecked(ctx context.Context, p int, state State, damaged uint64
 	return err
 }
 
-// writable waits until something may be stored in a partition, as awaitReady does, and returns the connection for
-// which that holds. Where no janitor has begun a generation, it begins one: with an entry under a subject that the
-// server's run alone has, so that the first to store it decides where the generation starts. The error wraps
+// writable waits until entries may be stored in a partition, as awaitReady does, and returns the connection for
+// which that holds. Where no janitor has begun a generation, it begins one: with an entry under a subject of the
+// server's run alone, so that the first to store it decides where the generation starts. The error wraps
 // [ErrUnavailable] or [ErrFull].
 func (l *Log) writable(ctx context.Context, p int) (on uint64, err error) {
 	for {
@@ -304,14 +305,14 @@ func (l *Log) storeGeneration(ctx context.Context, on uint64, p int, server stri
 }
 
 // AwaitGeneration returns when the partition of a session has a generation for the server that is
-// connected, and begins one where no janitor does, as every publish: for those who publish straight to
+// connected, and begins one where no janitor does, as every publish: for callers that publish straight to
 // JetStream. Errors wrap [ErrUnavailable] or [ErrFull].
 func (l *Log) AwaitGeneration(ctx context.Context, session string) error {
 	_, err := l.writable(ctx, l.Partition(session))
 	return err
 }
 
-// unavailable is the error of what was to come before an event, which was not sent then.
+// unavailable returns the error of an event that was not sent since its generation could not be begun.
 func unavailable(err error) error {
 	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrFull) {
 		return err

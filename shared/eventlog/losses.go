@@ -9,23 +9,23 @@ import (
 
 // Loss says that events of a life are removed, or may be.
 type Loss struct {
-	// Stream is whose events they are. Empty means those of all streams when Certain, else it is unknown
-	// of which ones.
+	// Stream is the stream of the events. Empty means all streams when Certain, else it is unknown
+	// which ones.
 	Stream string
 	// UpTo is the last sequence that is removed.
 	UpTo   uint64
 	Reason Reason
-	// Certain says that an event was removed; else it is unknown.
+	// Certain says that an event was removed; else that is unknown.
 	Certain bool
 }
 
-// LossesAfter returns what was removed after a sequence of a stream, or of all streams of a life
-// when stream is empty: as the trims after the sequence say, and, below the first sequence of the
-// partition, as the birth of the stream or an original opening of the life does.
+// LossesAfter returns the losses after a sequence of a stream, or of all streams of a life when
+// stream is empty: by the trims after the sequence, and, below the first sequence of the
+// partition, by the birth of the stream or an original opening of the life.
 //
-// It also returns the look at the leader that this is judged by: look is called once the trims were
-// read, since the floor may pass a trim before, and must return a look that begins then, such
-// as [Log.LookAfterRead].
+// It also returns the look at the leader by which the losses are judged: look is called once the
+// trims were read, since the floor may pass a trim before, and must return a look that begins
+// then, such as [Log.LookAfterRead].
 //
 // held is the sequence from which on the caller holds every event itself, so that no proof is needed
 // there; 0 if it holds none. Errors wrap [ErrUnavailable], or are those of look.
@@ -75,7 +75,7 @@ func (l *Log) lossesOfStream(ctx context.Context, first uint64, gens []event.Gen
 	if whole.UpTo > after {
 		all, after = append(all, Loss{stream, whole.UpTo, whole.Reason, false}), whole.UpTo
 	}
-	if after+1 >= first { // what the trims explain has not expired
+	if after+1 >= first { // the trims explain all events below first
 		return all, nil
 	}
 	expired, err := l.expired(ctx, first, gens, of, stream, after)
@@ -132,8 +132,8 @@ func (l *Log) newestTrim(ctx context.Context, of event.Subject, stream string) (
 	return readerTrim(trimIn(of, msg.Header, msg.Sequence, msg.Time), of, msg.Sequence), nil
 }
 
-// expired returns what the floor took of a stream after a sequence that lies below it; nil
-// when it took nothing: the life began above it, or the stream's birth says so, if it was
+// expired returns the loss of a stream below the floor, after a sequence that lies below it; nil
+// when there is none: the life began above the floor, or the stream's birth proves it, if it was
 // written again since.
 func (l *Log) expired(ctx context.Context, first uint64, gens []event.Generation, of event.Subject, stream string, after uint64) (*Loss, error) {
 	if young, err := l.young(ctx, first, of); young || err != nil {
@@ -148,9 +148,9 @@ func (l *Log) expired(ctx context.Context, first uint64, gens []event.Generation
 	c := birthCopyIn(msg.Header)
 	switch {
 	case c == nil || c.Through+1 < first || !c.Holds(gens):
-	case c.Newest <= after: // nothing up to Through, and what is after that is above the floor
+	case c.Newest <= after: // no event up to Through, and later ones are above the floor
 		return nil, nil //nolint:nilnil // nothing is missing
-	default: // the copy may be of a later floor, and what went since lies above first
+	default: // the copy may be of a later floor, and events removed since lie above first
 		m.Certain = c.NewestRemoved > after && c.NewestRemoved < first || c.Newest < first
 	}
 	return m, nil

@@ -26,7 +26,7 @@ const (
 	readyAfterError = 100 * time.Millisecond
 	// looksAtOnce is how many partitions are looked at at once after a connection.
 	looksAtOnce = 16
-	// readyWithin is how long a new server's generation is awaited before going on without.
+	// readyWithin is how long the log awaits a new server's generation before it continues without.
 	readyWithin = 3 * time.Second
 	// readyInCluster is the same in a cluster, where a partition may have a leader some
 	// seconds before the janitor's lease and JetStream itself have one: 4 to 9 s each after
@@ -73,7 +73,7 @@ func (l *Log) watch(ctx context.Context) {
 }
 
 // look refreshes partitions, several at once so that those without a leader do not hold up
-// the others. It returns when to look again since any of them is not ready on server; 0: all are.
+// the others. It returns the pause before the next look if any of them is not ready on server; 0: all are.
 func (l *Log) look(ctx context.Context, server string, partitions []int) (pause time.Duration) {
 	if server == "" {
 		return 0
@@ -100,11 +100,11 @@ func (l *Log) look(ctx context.Context, server string, partitions []int) (pause 
 	return pause
 }
 
-// filesDeletedWithin is how long a server may still delete the files of a stream of which it says that it is not there. One
-// that is created meanwhile loses its own (docs/upstream/0041).
+// filesDeletedWithin is how long a server may still delete the files of a stream that it reports as not found. A stream
+// that is created meanwhile loses its own files (docs/upstream/0041).
 const filesDeletedWithin = 200 * time.Millisecond
 
-// createAgain creates a partition that has gone, while nothing else in this process changes it.
+// createAgain creates a lost partition again, while nothing else in this process changes it.
 func (l *Log) createAgain(ctx context.Context, p int) error {
 	ctx, done := natsconn.While(ctx, l.nc)
 	defer done()
@@ -132,7 +132,7 @@ func (l *Log) lookAt(ctx context.Context, p int) (ready bool, err error) {
 	if errors.Is(err, errVersion) {
 		l.convert(err)
 	}
-	if err != nil && ctx.Err() == nil && !errors.Is(err, context.Canceled) { // a look that ends with its connection is no trouble of the partition
+	if err != nil && ctx.Err() == nil && !errors.Is(err, context.Canceled) { // a look that ends with its connection is no failure of the partition
 		l.lookTrouble.Note(ctx, strconv.Itoa(p), "cannot look at a partition", slog.Int("partition", p), slog.Any("error", err))
 	}
 	at := l.connected()
@@ -159,7 +159,7 @@ func (l *Log) lookAt(ctx context.Context, p int) (ready bool, err error) {
 	return true, nil
 }
 
-// AwaitJanitor has the log await a janitor's generation for so long before it goes on without, instead of
+// AwaitJanitor makes the log await a janitor's generation for so long before it continues without, instead of
 // readyWithin or readyInCluster. It is for tests with a janitor, which is slow on a busy machine.
 func (l *Log) AwaitJanitor(within time.Duration) { l.awaits.Store(int64(within)) }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // Announce stores a trim, if the newest one of its stream, or of its life, lies at follows; 0 for
-// none. So a janitor that knows less than another one hides nothing that the other has announced.
+// none. So a janitor with an older ledger than another one hides no trim that the other has announced.
 // Errors are those of [Log.Publish], or wrap [ErrConflict] when another trim is there.
 // Only the acting janitor calls it.
 func (l *Log) Announce(ctx context.Context, t Trim, follows uint64) (Ack, error) {
@@ -35,8 +35,8 @@ func (l *Log) Announce(ctx context.Context, t Trim, follows uint64) (Ack, error)
 	return l.storeAfter(ctx, p, msg, follows)
 }
 
-// Rewrite stores a control entry again, which lies at a sequence, so that what lies below may
-// be removed: an opening while it is the newest of its name, which the error [ErrConflict] denies.
+// Rewrite stores the control entry at a sequence again, so that the entries below may be removed.
+// An opening is stored only while it is the newest of its name; otherwise the error wraps [ErrConflict].
 // c is nil but for births. Other errors are those of [Log.Publish], or for an opening wrap [ErrNotFound]. Only
 // the acting janitor calls it.
 func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *BirthCopy) (Ack, error) {
@@ -53,7 +53,7 @@ func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *
 		switch {
 		case err == nil:
 			msg.Data = there.Data
-			for name, values := range there.Header { // those of a later version too
+			for name, values := range there.Header { // headers of a later version too
 				if strings.HasPrefix(name, headerPrefix) {
 					msg.Header[name] = values
 				}
@@ -69,29 +69,29 @@ func (l *Log) Rewrite(ctx context.Context, s event.Subject, sequence uint64, c *
 	return l.publish(ctx, s.Partition, msg)
 }
 
-// Delete removes the entry at a sequence. An entry that is not there any more is
+// Delete removes the entry at a sequence. An entry that does not exist any more is
 // no error. Errors wrap [ErrUnavailable].
 func (l *Log) Delete(ctx context.Context, p int, sequence uint64) error {
 	err := l.stream(p).DeleteMsg(ctx, sequence)
 	if err == nil {
 		return nil
 	}
-	// The client keeps no more of the server's answer than its text, which differs
-	// with what was there before. So ask.
+	// The client keeps only the text of the server's answer, which depends on the
+	// entries that were there before. So ask.
 	if _, getErr := l.get(ctx, p, sequence); errors.Is(getErr, ErrNotFound) {
 		return nil
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// Purge removes everything before a sequence. In a cluster an entry announces it: one of the servers may have
-// removed what a read of it lacks, before the leader does and shows it. Errors are those of [Log.Publish], wrap
-// [ErrNotFound], or [ErrConflict] when another janitor has announced something meanwhile. Only the acting janitor
+// Purge removes all entries before a sequence. In a cluster an entry announces the purge: a server may have removed
+// the entries, so that reads of it lack them, before the leader does and shows it. Errors are those of [Log.Publish],
+// wrap [ErrNotFound], or [ErrConflict] when another janitor has announced a purge meanwhile. Only the acting janitor
 // calls it.
 func (l *Log) Purge(ctx context.Context, p int, before uint64) error {
 	if l.Clustered() {
 		upTo, sequence, err := l.announcedFloor(ctx, p)
-		if err == nil && upTo < before-1 { // a lower one would hide what is there
+		if err == nil && upTo < before-1 { // a lower one would hide the one that exists
 			msg := nats.NewMsg(event.FloorSubject(p))
 			msg.Header.Set(headerUpTo, strconv.FormatUint(before-1, 10))
 			_, err = l.storeAfter(ctx, p, msg, sequence)
@@ -105,8 +105,8 @@ func (l *Log) Purge(ctx context.Context, p int, before uint64) error {
 	return apiError(l.stream(p).Purge(ctx, jetstream.WithPurgeSequence(before)))
 }
 
-// announcedFloor returns up to where an entry has announced that a partition is purged, and the sequence of that entry; 0
-// for none. Errors wrap [ErrUnavailable].
+// announcedFloor returns the sequence up to which an entry has announced a purge of a partition, and the sequence of
+// that entry; 0 for none. Errors wrap [ErrUnavailable].
 func (l *Log) announcedFloor(ctx context.Context, p int) (upTo, sequence uint64, err error) {
 	msg, err := l.newest(ctx, p, event.FloorSubject(p))
 	if err != nil || msg == nil {

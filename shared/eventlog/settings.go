@@ -24,12 +24,12 @@ const (
 	maxMessageBytes = 31 << 20
 )
 
-// HeaderRoom is what JetStream's limit has above the largest message, since it
-// counts headers as well. Those of an event come to 1,300 bytes at most, of which the fence
+// HeaderRoom is the room for headers in JetStream's limit, above the largest message, since the
+// limit counts headers as well. Those of an event come to 1,300 bytes at most, of which the fence
 // has 950; the rest is for publishers on NATS, which may send more.
 const HeaderRoom = 4 << 10
 
-// controlRoom is what a control entry may take in JetStream's limit: the list of a trim lies in headers,
+// controlRoom is the room for a control entry in JetStream's limit: the list of a trim lies in headers,
 // which NATS limits to 64 KiB, and an opening has metadata.
 const controlRoom = 64 << 10
 
@@ -40,15 +40,15 @@ type Settings struct {
 	// Partitions is the number of partitions. Default 16.
 	Partitions int
 	// Replicas is the number of servers that hold each partition. Default 1. While most of
-	// them are away, nothing is stored or removed: publishes are refused, or unknown. What
-	// edges have in their windows is still served, and their connections stay.
+	// them are down, nothing is stored or removed: publishes are refused, or have an unknown
+	// outcome. Edges still serve the events in their windows, and their connections stay.
 	Replicas int
 	// MaxAge is how long the janitor retains an event. Default 1 h.
 	MaxAge time.Duration
 	// MaxEventsPerStream is how many events of one stream the janitor retains. Default 10,000.
 	MaxEventsPerStream int64
-	// MaxBytes is how many bytes the whole log may hold. The janitor removes the oldest before;
-	// without it the log is full some day, and refuses events. Default 8 GiB.
+	// MaxBytes is how many bytes the whole log may hold. The janitor removes the oldest entries
+	// before; without a janitor the log is full some day, and refuses events. Default 8 GiB.
 	MaxBytes int64
 	// MaxMessageBytes is the largest event, without its headers. Default 8 MiB.
 	MaxMessageBytes int
@@ -108,11 +108,11 @@ func (s Settings) Validate() error {
 	return nil
 }
 
-// leastPartition is the size of a partition from which on CheckSize takes a log.
+// leastPartition is the smallest size of a partition that CheckSize accepts.
 const leastPartition = 64 << 10
 
 // CheckSize returns an error that wraps [ErrInvalidSettings] when MaxBytes leaves the partitions no
-// room for messages, as where a unit was forgotten. It is for flags: Validate takes such logs.
+// room for messages, as where a unit was forgotten. It is for flags: Validate accepts such logs.
 func (s Settings) CheckSize() error {
 	s = s.withDefaults()
 	if least := leastPartition * int64(s.Partitions); s.MaxBytes > 0 && s.MaxBytes < least {
@@ -181,8 +181,8 @@ func settingsFrom(meta map[string]string) (Settings, error) {
 // for no limit one of 1,000, and consumer 1,001 fails with error 10026 (docs/upstream/0010).
 const maxConsumers = 100_000
 
-// Limits are what JetStream enforces by itself in one partition, where -1 means none, and
-// on how many servers it keeps it. JetStream removes nothing: a full partition refuses events.
+// Limits are the limits that JetStream enforces by itself in one partition, where -1 means none, and
+// the number of servers that hold it. JetStream removes nothing: a full partition refuses events.
 // All other limits are metadata of partition 0, which the janitor enforces from its next sweep on.
 type Limits struct {
 	Replicas int
@@ -190,7 +190,7 @@ type Limits struct {
 	// MaxMessageBytes is the largest entry, without its headers: the largest event or, if that is smaller,
 	// 64 KiB for control entries.
 	MaxMessageBytes int
-	// Removes says that JetStream removes entries by itself, as somebody has set.
+	// Removes says that JetStream removes entries by itself, since its configuration was changed.
 	Removes bool
 }
 

@@ -40,8 +40,8 @@ const MaxListed = 4096
 
 // Trim announces that events of a stream, or of a whole life when Stream is empty, are
 // removed. For readers the announcement is the removal; the entries are deleted some time
-// later. It lies after everything that it removes, so a reader of the log from a cursor on
-// sees every trim that takes something after the cursor.
+// later. It lies after all events that it removes, so a reader of the log from a cursor on
+// sees every trim that removes an event after the cursor.
 type Trim struct {
 	Session, Life, Stream string
 	// UpTo is the sequence of the last event that is removed: with it, all older ones of the
@@ -49,12 +49,12 @@ type Trim struct {
 	UpTo   uint64
 	Reason Reason
 	// Listed are the sequences that are deleted after it, in order, at most [MaxListed]:
-	// they explain the holes that the deletes leave. What UpTo covers and Listed does not
-	// name, such as an event that was stored meanwhile, stays in the log until the floor
+	// they explain the holes that the deletes leave. An entry that UpTo covers and Listed does
+	// not name, such as an event that was stored meanwhile, stays in the log until the floor
 	// passes it: a delete would leave a hole that nothing explains. Control entries of a life
 	// that is forgotten may lie after UpTo.
 	Listed []uint64
-	// Forgotten says that nothing is left of the life but trims.
+	// Forgotten says that only trims are left of the life.
 	Forgotten bool
 	// Generation is the ID of the newest one that the janitor knew: one that was held up may store the trim in a
 	// later one. It is empty in trims of earlier versions.
@@ -66,8 +66,8 @@ type Trim struct {
 	unread bool // see readerTrim
 }
 
-// Holds reports whether a partition with these generations has lost nothing that the trim is about. Otherwise its
-// sequences are those of other entries.
+// Holds reports whether a partition with these generations has lost none of the entries that the trim names. Otherwise
+// its sequences are those of other entries.
 func (t *Trim) Holds(gens []event.Generation) bool {
 	newest := t.UpTo
 	if n := len(t.Listed); n > 0 {
@@ -90,7 +90,7 @@ func trimIn(s event.Subject, h nats.Header, sequence uint64, at time.Time) *Trim
 	return t
 }
 
-// readerTrim returns what a reader takes for the trim at a sequence, of which t is what can be read. Of a trim that
+// readerTrim returns the trim at a sequence as readers apply it; t is nil when it cannot be read. Of a trim that
 // cannot be read, as a later version may write, or that does not hold, it is unknown which of the events before it are
 // removed.
 func readerTrim(t *Trim, s event.Subject, sequence uint64) Trim {
@@ -100,7 +100,7 @@ func readerTrim(t *Trim, s event.Subject, sequence uint64) Trim {
 	return Trim{Session: s.Session, Life: s.Life, Stream: s.Stream, UpTo: sequence - 1, Reason: Expired, Sequence: sequence, unread: true}
 }
 
-// in returns what a reader takes for a trim in a partition with these generations.
+// in returns the trim as readers apply it in a partition with these generations.
 func (t Trim) in(gens []event.Generation) Trim {
 	if t.Holds(gens) {
 		return t
@@ -133,7 +133,7 @@ func formatList(sequences []uint64) string {
 
 var errList = errors.New("the list of a trim cannot be read")
 
-// parseList reads what formatList wrote: at most [MaxListed] sequences up to upTo.
+// parseList reads the text of formatList: at most [MaxListed] sequences up to upTo.
 func parseList(text string, upTo uint64) ([]uint64, error) {
 	if text == "" {
 		return nil, nil

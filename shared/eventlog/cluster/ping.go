@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// pingSubject is what every account may ask all servers of a cluster, and these answer
-	// for this account alone. Those without a connection of it answer when they are told to.
+	// pingSubject is a request that every account may send to all servers of a cluster, which
+	// answer for this account alone; servers without a connection of it, if the request says so.
 	pingSubject = "$SYS.REQ.ACCOUNT.PING.STATZ"
-	// pingWithin is how long answers are waited for, and pingQuiet how long for another one
-	// when all that are known have answered.
+	// pingWithin bounds the wait for answers, and pingQuiet that for another one when all
+	// known servers have answered.
 	pingWithin = 1500 * time.Millisecond
 	pingQuiet  = 300 * time.Millisecond
 )
 
-// pong is what a server answers.
+// pong is the answer of a server.
 type pong struct {
 	Server struct{ Name, ID string }
 }
@@ -34,10 +34,9 @@ func (p pong) from() string {
 	return p.Server.Name
 }
 
-// Ping asks all servers of the cluster who they are, and returns those that answer: all
-// of them were there together when they were asked. It takes 300 ms when those that are
-// known answer, and least servers in all, else 1.5 s. It fails when no server answers: the user may lack the
-// permission to ask.
+// Ping asks all servers of the cluster for their names and IDs, and returns those that answer: all
+// of them ran together when they were asked. It takes 300 ms when the known ones answer, and least
+// servers in all, else 1.5 s. It fails when no server answers: the user may lack the permission to ask.
 func Ping(ctx context.Context, nc *nats.Conn, known Servers, least int) (Servers, error) {
 	there, names := Servers{}, slices.Collect(maps.Keys(known))
 	_, err := scatter.AskUntil(ctx, nc, pingSubject, map[string]bool{"include_unused": true}, pong.from, func(all []pong) bool {

@@ -1,10 +1,10 @@
 // Package cluster judges the servers of a NATS cluster: which of them hold a JetStream stream and lead
 // it, and whether most of its holders were restarted together, so that the newest entries may be lost.
 //
-//	Ping                             asks the servers who they are
+//	Ping                             asks the servers for their names and IDs
 //	Servers, Parse                   one look at them, as the metadata of a partition keeps it
-//	Servers.Compare                  several looks against what the metadata says
-//	Holders, Leader, HasQuorum, Current   what the answer about a stream says of its servers
+//	Servers.Compare                  compares several looks with the metadata
+//	Holders, Leader, HasQuorum, Current   the servers in the answer about a stream
 package cluster
 
 import (
@@ -28,7 +28,7 @@ const maxServers = 64
 // Format writes a JSON object.
 func (s Servers) Format() string { return string(event.MustJSON(s)) }
 
-// Parse reads what Format has written. An empty text is a list of none, of a log that an
+// Parse reads the text of Format. An empty text is a list of none, of a log that an
 // earlier version has made.
 func Parse(text string) (Servers, error) {
 	if text == "" {
@@ -52,11 +52,11 @@ func (s Servers) count(names []string) (n int) {
 }
 
 // doubt stands before the ID, in a partition's list, of a server that was restarted
-// while others that hold the partition were away: those may have been with it.
+// while others that hold the partition were down: those may have been restarted with it.
 const doubt = "?"
 
-// Awaits reports whether a server has another ID than s knows. One that s does not
-// name is none of those that held anything.
+// Awaits reports whether a server has another ID than s knows. A server that s does not
+// name has held no entry.
 func (s Servers) Awaits(name, id string) bool { return s[name] != "" && !s.Knows(name, id) }
 
 // Knows reports whether s names a server with this ID, in doubt or not.
@@ -81,16 +81,15 @@ func (s Servers) with(there Servers) Servers {
 	return next
 }
 
-// Compare judges a partition whose metadata says s and that holders hold now, by what was
-// seen of the cluster, oldest look first. It is lost when most of its holders were started
-// again together: what they stored last may have been on them alone. next is what the
-// metadata is to say.
+// Compare judges a partition whose metadata has s and that holders hold now, by looks at
+// the cluster, oldest first. It is lost when most of its holders were restarted together:
+// its newest entries may have been on them alone. next are the servers for the metadata.
 //
-// A server that was restarted is taken for one that has got everything from the others
+// A restarted server is taken for one that has received all entries from the others
 // when it is seen with all of them, most with the IDs that are known; or with some, while
-// there never was a look without most of them. So servers that are started one after the
-// other lose nothing, whether or not somebody writes that down at once. Those that come
-// back one by one, after most were away, are in doubt until all are back.
+// there never was a look without most of them. So servers that are restarted one after the
+// other lose nothing, whether or not a janitor records that at once. Servers that start
+// one by one, after most were down, are in doubt until all run again.
 func (s Servers) Compare(holders []string, looks []Servers) (lost bool, next Servers) {
 	next = s
 	looks = s.since(holders, looks)
@@ -102,7 +101,7 @@ func (s Servers) Compare(holders []string, looks []Servers) (lost bool, next Ser
 		switch {
 		case 2*len(changed) > len(holders):
 			lost, most = true, 2*present > len(holders)
-			// Whatever the others are when they come back, this look comes before.
+			// The others may return with any ID: this look comes before.
 			maps.DeleteFunc(next, func(name, _ string) bool { return there[name] == "" && slices.Contains(holders, name) })
 		case present == len(holders):
 			most = true
@@ -142,8 +141,8 @@ func (s Servers) Restarted(holders []string, looks []Servers) (ids []string, sur
 }
 
 // since returns the looks that are newer than s: those from the newest ones on that agree
-// with s, or the newest one alone. Others have written s perhaps, and it is unknown on which
-// side of it older looks are.
+// with s, or the newest one alone. Another janitor may have written s, and it is unknown
+// whether older looks are older than s.
 func (s Servers) since(holders []string, looks []Servers) []Servers {
 	i := len(looks) - 1
 	for i >= 0 && !s.agrees(holders, looks[i]) {

@@ -18,9 +18,9 @@ func Holders(info *jetstream.StreamInfo) []string {
 	return names
 }
 
-// FromLeader reports whether the leader of a stream has answered what it holds. Until an election is over,
-// any server that holds the stream does, with what it has so far, and the answer
-// may name the leader that it has just heard of (docs/upstream/0038). Only the leader says since when it leads.
+// FromLeader reports whether an answer about a stream is from its leader. Until an election is over,
+// any server that holds the stream answers, with its own state so far, and the answer may name the
+// leader that it has just heard of (docs/upstream/0038). Only the leader reports since when it leads.
 func FromLeader(info *jetstream.StreamInfo) bool {
 	c := info.Cluster
 	return c == nil || c.Leader != "" && (c.RaftGroup == "" || c.LeaderSince != nil) // no group: one replica

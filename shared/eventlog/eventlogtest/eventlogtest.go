@@ -1,4 +1,4 @@
-// Package eventlogtest helps to test what uses the log.
+// Package eventlogtest helps to test packages that use the log.
 package eventlogtest
 
 import (
@@ -17,8 +17,8 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// Begin does what an acting janitor does: it begins a generation for every server that the
-// log gets to see, until the test ends. In a cluster it does nothing: a janitor compares the servers there.
+// Begin begins a generation for every server that the log connects to, as an acting janitor
+// does, until the test ends. In a cluster it does nothing: a janitor compares the servers there.
 func Begin(t testing.TB, l *eventlog.Log) {
 	t.Helper()
 	if !l.Clustered() {
@@ -55,7 +55,7 @@ func AddGeneration(t testing.TB, l *eventlog.Log, start uint64) {
 	must.Value(js.UpdateStream(waittest.Context(t), cfg))(t)
 }
 
-// Announce announces a trim after whichever there is.
+// Announce announces a trim after the newest one, if there is one.
 func Announce(ctx context.Context, l *eventlog.Log, t eventlog.Trim) (eventlog.Ack, error) {
 	p := l.Partition(t.Session)
 	follows, err := l.NewestSequence(ctx, event.Subject{Partition: p, Session: t.Session, Life: t.Life, Stream: t.Stream, Kind: event.Trim})
@@ -65,7 +65,7 @@ func Announce(ctx context.Context, l *eventlog.Log, t eventlog.Trim) (eventlog.A
 	return l.Announce(ctx, t, follows)
 }
 
-// Forget takes the opening of a session out of the log, which the floor does with a session that
+// Forget deletes the opening of a session from the log, as the floor does with a session that
 // ended long ago: its name is free then.
 func Forget(ctx context.Context, l *eventlog.Log, session string) error {
 	o, err := l.Opening(ctx, session)
