@@ -17,7 +17,7 @@ import (
 	"rejoin/shared/natsconn"
 )
 
-// Entry is what a key holds, or that it was removed.
+// Entry is the value of a key, or its removal.
 type Entry struct {
 	Key      string
 	Value    []byte
@@ -25,12 +25,12 @@ type Entry struct {
 	Removed  bool
 }
 
-// Follow calls show for what each key holds now, then whole once, then show for every
+// Follow calls show for the present entry of each key, then whole once, then show for every
 // change, all one after the other, until ctx ends or the connection is lost. It returns
-// why it ended: the cause of its context, or what JetStream said.
+// why it ended: the cause of its context, or the error of JetStream.
 //
-// When whole is called, everything was shown that the leader had when Follow was. After
-// that, in a cluster, what is shown may lag by [Lag], and Follow ends when it stands still.
+// When whole is called, all entries were shown that the leader had when Follow was called. After
+// that, in a cluster, the shown entries may lag by [Lag], and Follow ends when its consumer stalls.
 //
 // The key-value client's own watch waits up to 5 s, when it is stopped, for an answer
 // that a lost connection never brings.
@@ -72,31 +72,31 @@ func follow(ctx context.Context, js jetstream.JetStream, bucket string, show fun
 	return f.watch(ctx, leader, prefix+">", reader.Broken())
 }
 
-// Lag is how long a copy may be behind a bucket of a cluster without anybody noticing, when
-// the server that its consumer lies on is lost.
+// Lag is how long a copy may be behind a bucket of a cluster unnoticed, when the server
+// that its consumer lies on is lost.
 const Lag = time.Second
 
 const (
-	// wholeWithin is how long the server that a consumer lies on may take to get what the
-	// leader has. Then it is left: another one may be nearer.
+	// wholeWithin is how long the server that a consumer lies on may take to receive the entries
+	// that the leader has. Then it is given up: another one may lag less.
 	wholeWithin = 5 * time.Second
 	askEvery    = 20 * time.Millisecond
-	// busyFor is how long something is written all the time until a key counts as shown that was written again and
+	// busyFor is how long keys are written without a pause until a key counts as shown that was written again and
 	// again just before it would have been.
 	busyFor = time.Second
-	// idleFor is how long nothing may come before the leader is asked whether there is more: what was to come may
-	// have been removed.
+	// idleFor is how long no message may come before the leader is asked whether there are more: those that were to
+	// come may have been removed.
 	idleFor = time.Second
-	// watchEvery is how often the leader is asked whether it has what was not shown. What it had then has to be shown
-	// until the next time.
+	// watchEvery is how often the leader is asked whether it has an entry that was not shown. That entry has to be
+	// shown until the next time.
 	watchEvery = 2 * time.Second
 )
 
 var (
-	// errBehind is returned when the consumer's server is far behind the leader. One whose disk has failed gets
-	// nothing new until it is restarted, and keeps its consumers and their heartbeats (docs/upstream/0008).
+	// errBehind is returned when the consumer's server is far behind the leader. A server whose disk has failed receives
+	// no new entry until it is restarted, and keeps its consumers and their heartbeats (docs/upstream/0008).
 	errBehind = errors.New("the consumer is behind the bucket")
-	// errNoLeader is returned when no leader says where the bucket ends.
+	// errNoLeader is returned when no leader reports the bucket's last revision.
 	errNoLeader = errors.New("the bucket has no leader")
 )
 
@@ -125,8 +125,9 @@ func CheckRoom(ctx context.Context, js jetstream.JetStream, bucket string) error
 	return nil
 }
 
-// Last asks the leader of a bucket for the value of a key, when it was written, and its revision. It is empty
-// when there is none, or no more; a marker of that may have a revision, of which the key-value client says nothing.
+// Last asks the leader of a bucket for the value of a key, the time of its write, and its revision. The value is empty
+// when there is none, or none any more; a marker of its removal may have a revision, which the key-value client does
+// not report.
 func Last(ctx context.Context, nc *nats.Conn, bucket, key string) (value []byte, written time.Time, revision uint64, err error) {
 	js, err := nc.JetStream()
 	if err != nil {
@@ -142,21 +143,21 @@ func Last(ctx context.Context, nc *nats.Conn, bucket, key string) (value []byte,
 	return msg.Data, msg.Time, msg.Sequence, nil
 }
 
-// follower knows how much of a bucket was shown. mu orders the reader's calls and whole.
+// follower records up to which revision a bucket was shown. mu orders the reader's calls and whole.
 //
-// A key that is written while its value before waits to be shown comes after all others. So the bucket was shown as
-// a whole only at a moment at which nothing waits, and not once as many messages came as there were keys. Nor does
-// the consumer say so: for a moment its NumPending counts neither the value before nor the new one
+// A key that is written while its previous value waits to be shown comes after all others. So the bucket was shown as
+// a whole only at a moment at which no message waits, and not once as many messages came as there were keys. Nor does
+// the consumer report it: for a moment its NumPending counts neither the previous value nor the new one
 // (docs/upstream/0039).
 type follower struct {
 	whole   func()
-	drained chan struct{} // there may be nothing more
+	drained chan struct{} // there may be no more messages
 
 	mu    sync.Mutex
 	shown uint64 // the newest revision
 }
 
-// came notes what was shown. The caller holds the lock, or is the only one.
+// came notes the revision of a shown entry. The caller holds the lock, or is the only one.
 func (f *follower) came(revision, pending uint64) {
 	f.shown = revision
 	if pending > 0 {
@@ -168,11 +169,11 @@ func (f *follower) came(revision, pending uint64) {
 	}
 }
 
-// wait has whole called once the leader, which it returns, has nothing that was not shown. Where something is written
-// all the time it does for busyFor; then all that it had when that began is enough.
+// wait calls whole once all entries of the leader, which it returns, were shown. Where keys are written without a
+// pause for busyFor, all entries that the leader had when that began are enough.
 func (f *follower) wait(ctx context.Context, js jetstream.JetStream, stream, subjects string, broken <-chan error) (leader jetstream.Stream, err error) {
 	again := time.After(idleFor)
-	drained := false // the consumer's server has said that it has nothing more
+	drained := false // the consumer's server has reported that it has no more messages
 	var begun time.Time
 	var before, upTo uint64
 	for whole := false; !whole; {
@@ -222,7 +223,7 @@ func (f *follower) wait(ctx context.Context, js jetstream.JetStream, stream, sub
 	return leader, nil
 }
 
-// watch returns errBehind when what the leader has is not shown.
+// watch returns errBehind when an entry of the leader is not shown.
 func (f *follower) watch(ctx context.Context, leader jetstream.Stream, subjects string, broken <-chan error) error {
 	for missing := uint64(0); ; {
 		select {
@@ -236,7 +237,7 @@ func (f *follower) watch(ctx context.Context, leader jetstream.Stream, subjects 
 		switch {
 		case err != nil: // there is none, or no leader
 			missing = 0
-		case f.newest() < missing: // it was there at the last answer
+		case f.newest() < missing: // the leader had it at the last answer
 			return errBehind
 		default:
 			missing = msg.Sequence
@@ -258,7 +259,7 @@ func (f *follower) newest() uint64 {
 	return f.shown
 }
 
-// finish calls whole, unless something newer than a revision was shown, and reports whether it did.
+// finish calls whole, unless an entry newer than a revision was shown, and reports whether it did.
 func (f *follower) finish(upTo uint64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

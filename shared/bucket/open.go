@@ -31,7 +31,7 @@ func streamName(bucket string) string { return "KV_" + bucket }
 
 func subject(bucket, key string) string { return "$KV." + bucket + "." + key }
 
-// Ensure opens a bucket, and makes it when it is missing. One that is there keeps its
+// Ensure opens a bucket, and makes it when it is missing. An existing bucket keeps its
 // settings.
 func Ensure(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) (kv jetstream.KeyValue, err error) {
 	name := strings.TrimPrefix(cfg.Name, streamName(""))
@@ -42,7 +42,7 @@ func Ensure(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamCon
 	if !errors.Is(err, jetstream.ErrBucketNotFound) {
 		return kv, err
 	}
-	if _, err := js.CreateStream(ctx, cfg); err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // somebody else was faster
+	if _, err := js.CreateStream(ctx, cfg); err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another caller was faster
 		return nil, err
 	}
 	return js.KeyValue(ctx, name)

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// busyEvery is how often a write is tried while another one of its key is under way.
+	// busyEvery is how often a write is tried while another one of its key is in flight.
 	busyEvery = 5 * time.Millisecond
 	// busyWithin bounds that.
 	busyWithin = 5 * time.Second
 )
 
 // Patient returns a bucket whose Get, Create and Update end with the connection. Create and Update are repeated while
-// they are refused only because another write of their key is under way, which says nothing of revisions. The
-// leader of a bucket with replicas says so for a moment even when it has acknowledged the
-// other one (docs/upstream/0015). They give up after 5 s, or when their ctx ends.
+// they are refused only because another write of their key is in flight, which proves nothing about revisions. The
+// leader of a bucket with replicas refuses them so for a moment even when it has acknowledged the
+// other write (docs/upstream/0015). They give up after 5 s, or when their ctx ends.
 func Patient(nc *nats.Conn, kv jetstream.KeyValue) jetstream.KeyValue { return patient{kv, nc} }
 
 type patient struct {

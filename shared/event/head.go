@@ -14,8 +14,8 @@ const MethodLog = "notifications/message"
 var Levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
 // MethodOf returns the method of a message, and nil when it has none, as a response. data
-// must be valid JSON; no more of it is looked at than what stands before the method, or
-// before a response's result or error. It does not copy, unless the method is escaped.
+// must be valid JSON; only the members before the method, or before a response's result
+// or error, are read. It does not copy, unless the method is escaped.
 func MethodOf(data []byte) []byte { return text(member(data, "method", "result", "error")) }
 
 // LevelOf returns the place in [Levels] of a log message's level. data must be valid JSON,
@@ -25,8 +25,8 @@ func LevelOf(data []byte) (level int, ok bool) {
 	return level, level >= 0
 }
 
-// member returns the first member of an object that has a name, and nil when there is
-// none before those of other names. What is no object has no members.
+// member returns the value of an object's first member with a name, and nil when there is
+// none before the members in until. A value that is no object has no members.
 func member(object []byte, name string, until ...string) []byte {
 	s := scanner{data: object}
 	for written := range s.names {
@@ -41,7 +41,7 @@ func member(object []byte, name string, until ...string) []byte {
 	return nil
 }
 
-// text returns what a JSON string says, and nil when the value is none.
+// text returns the text of a JSON string, and nil when the value is none.
 func text(value []byte) []byte {
 	if len(value) == 0 || value[0] != '"' {
 		return nil

@@ -11,8 +11,8 @@ import (
 )
 
 // Generation is a range of a partition's sequences. A new one begins when the partition is created, and when
-// its server, or in a cluster most of the servers that hold it, was restarted: what was stored last
-// may be gone.
+// its server, or in a cluster most of the servers that hold it, was restarted: the newest entries
+// may be lost.
 type Generation struct {
 	// ID is random text without spaces, commas or colons.
 	ID string
@@ -20,7 +20,7 @@ type Generation struct {
 	Start uint64
 }
 
-// TagParts is what an event ID's tag binds a sequence to.
+// TagParts are the place and the generation to which an event ID's tag binds a sequence.
 type TagParts struct {
 	// Origin is the ID of the partition's first generation.
 	Origin string
@@ -84,9 +84,9 @@ func base36(dst []byte, v uint64) {
 type ID struct {
 	// Stream is the stream's name, or empty for the flow of a whole session.
 	Stream string
-	// Tag is the seven characters of [Place.Tag].
+	// Tag is the seven characters of [TagParts.Tag].
 	Tag string
-	// Sequence is the partition sequence up to which everything was delivered.
+	// Sequence is the partition sequence up to which all events were delivered.
 	Sequence uint64
 }
 
@@ -115,13 +115,13 @@ func AppendIDPrefix(b []byte, stream, tag string) []byte {
 	return append(b, '_')
 }
 
-// maxIDLen bounds what ParseID looks at: a token of 128 escaped bytes, the tag,
+// maxIDLen bounds the text that ParseID reads: a token of 128 escaped bytes, the tag,
 // two numbers and the separators.
 const maxIDLen = 3*MaxNameLen + tagLen + 2*20 + 3
 
 // ParseID reads an event ID from the right: the sequence, with an optional ".<n>"
 // that is ignored, the tag, the stream's token. The error wraps [ErrInvalidID].
-// That an ID can be read says nothing about what it points at: see [Resolve].
+// An ID that can be read need not name an event of the log: see [Resolve].
 func ParseID(text string) (ID, error) {
 	bad := func(why string) (ID, error) { return ID{}, fmt.Errorf("%w: %s", ErrInvalidID, why) }
 	if len(text) > maxIDLen {
@@ -166,7 +166,7 @@ func digits(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789") == ""
 }
 
-// Verdict says what an event ID means to a partition as it is now.
+// Verdict is the meaning of an event ID in a partition as it is now.
 type Verdict uint8
 
 const (
@@ -258,14 +258,14 @@ func NextGenerations(generations []Generation, more ...Generation) []Generation 
 }
 
 // KeepGenerations returns a list of generations with those that an earlier look at the same partition has
-// seen and that are not on it any more: somebody has written an older list over it. Lists that have nothing in
+// seen and that are not on it any more: a janitor has overwritten it with an older list. Lists that have nothing in
 // common are of different logs: they are left as they are.
 func KeepGenerations(earlier, generations []Generation) []Generation {
 	isKnown := func(g Generation) bool { return HasGeneration(earlier, g.ID) }
 	if !slices.ContainsFunc(generations, isKnown) {
 		return generations
 	}
-	if len(earlier) >= MaxGenerations { // and has merged what stands before the first one that both have
+	if len(earlier) >= MaxGenerations { // and has merged those before the first one that both have
 		generations = generations[1+slices.IndexFunc(generations[1:], isKnown):]
 	}
 	return NextGenerations(earlier, slices.DeleteFunc(slices.Clone(generations), isKnown)...)

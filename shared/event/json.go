@@ -8,7 +8,7 @@ import (
 )
 
 // ValidJSON reports whether data is one JSON text (RFC 8259), as [encoding/json.Valid]
-// does, at about four times its speed: it is asked for every event of every edge.
+// does, at about four times its speed: it is called for every event of every edge.
 // Nesting is limited to 10,000 levels, so that no text can exhaust the stack.
 func ValidJSON(data []byte) bool {
 	return jsontext.Value(data).IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))

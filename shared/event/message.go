@@ -54,7 +54,7 @@ func CheckType(t string) error {
 // an error's id may be null or absent). A member name that appears twice is refused,
 // since readers disagree about which one counts.
 //
-// The error wraps [ErrInvalidJSON] or [ErrInvalidMessage] and says what is wrong
+// The error wraps [ErrInvalidJSON] or [ErrInvalidMessage] and names the defect
 // without quoting the message.
 func CheckMessage(data []byte) error {
 	if err := CheckJSON(data); err != nil {
@@ -73,7 +73,7 @@ func CheckRPC(data []byte) error {
 }
 
 // CheckJSON reports whether data is one JSON text in UTF-8. The error wraps [ErrInvalidJSON] and
-// says what is wrong without quoting the text.
+// names the defect without quoting the text.
 func CheckJSON(data []byte) error {
 	if !utf8.Valid(data) {
 		return fmt.Errorf("%w: it is not UTF-8", ErrInvalidJSON)
@@ -84,8 +84,8 @@ func CheckJSON(data []byte) error {
 	return nil
 }
 
-// CheckValue reports whether data may be a message: what [CheckJSON] accepts, with at most
-// [MaxLevels] levels. The error wraps [ErrInvalidJSON].
+// CheckValue reports whether data may be a message: a JSON text that [CheckJSON] accepts, with at
+// most [MaxLevels] levels. The error wraps [ErrInvalidJSON].
 func CheckValue(data []byte) error {
 	if err := CheckJSON(data); err != nil {
 		return err
@@ -217,8 +217,8 @@ type scanner struct {
 }
 
 // Members yields the members of an object, which must be valid JSON, in their order and with those of the
-// same name: the name as it is written, with its quotes, and the value. They are parts of object. What is no
-// object has no members.
+// same name: the name as it is written, with its quotes, and the value. They are parts of object. A value that
+// is no object has no members.
 func Members(object []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, value []byte) bool) {
 		s := scanner{data: object}
@@ -233,7 +233,7 @@ func Members(object []byte) iter.Seq2[[]byte, []byte] {
 // Elements are the elements of an array.
 type Elements struct{ scanner }
 
-// ElementsOf returns the elements of an array, which must be valid JSON. What is no array has none.
+// ElementsOf returns the elements of an array, which must be valid JSON. A value that is no array has none.
 func ElementsOf(array []byte) *Elements {
 	e := &Elements{scanner{data: array}}
 	if e.space(); e.pos < len(array) && e.peek() == '[' {
@@ -256,7 +256,7 @@ func (e *Elements) Next() (value []byte) {
 	return value
 }
 
-// Compact takes the white space out of valid JSON, and returns the beginning of data, in which the rest is.
+// Compact removes the white space from valid JSON in place, and returns the part of data that holds the result.
 func Compact(data []byte) []byte {
 	compact, s := data[:0], scanner{data: data}
 	for s.space(); s.pos < len(data); s.space() {

@@ -91,7 +91,7 @@ func StreamName(token string) (string, error) {
 		for i := 0; i < len(token); i++ {
 			c := token[i]
 			if c == '=' && i+2 < len(token) {
-				// What is no digit is -1, and makes a byte that no name has.
+				// The index of a byte that is no digit is -1, and makes a byte that no name has.
 				c = byte(strings.IndexByte(upperHex, token[i+1])<<4 | strings.IndexByte(upperHex, token[i+2]))
 				i += 2
 			}

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Kind says what an entry of the log is.
+// Kind is the kind of an entry of the log.
 type Kind uint8
 
 const (
@@ -24,7 +24,7 @@ const (
 	Seal
 	// End is the entry after which a stream, or a life, has no more events.
 	End
-	// Clear is the entry before which a stream's or a life's events are gone.
+	// Clear is the entry before which a stream's or a life's events are cleared.
 	Clear
 	// Trim is the entry that announces which events of a stream or a life are removed.
 	Trim
@@ -48,7 +48,7 @@ const noLife = "="
 // maxLifeLen bounds a life.
 const maxLifeLen = 32
 
-// Subject is a place in the log: the subject under which an entry is stored. Session and
+// Subject is the subject under which an entry is stored in the log. Session and
 // Stream are names, not tokens.
 type Subject struct {
 	Partition int
@@ -149,7 +149,7 @@ func FloorSubject(partition int) string {
 // holds, and the life.
 func LifeKey(session, life string) string { return session + " " + life }
 
-// ParseLifeKey returns what [LifeKey] was made of.
+// ParseLifeKey returns the session and the life of a [LifeKey].
 func ParseLifeKey(key string) (session, life string) {
 	session, life, _ = strings.Cut(key, " ")
 	return session, life
@@ -166,7 +166,7 @@ func CheckLife(life string) error {
 	return nil
 }
 
-// ParseSubject reads what [Subject.String] writes and nothing else; the error
+// ParseSubject reads the text of [Subject.String] and no other; the error
 // wraps [ErrInvalidSubject].
 func ParseSubject(subject string) (Subject, error) {
 	bad := func() (Subject, error) { return Subject{}, fmt.Errorf("%w: %q", ErrInvalidSubject, subject) }

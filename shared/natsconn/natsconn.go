@@ -1,5 +1,5 @@
-// Package natsconn ends requests to NATS with the connection: a request that was under
-// way when the connection was lost is never answered, and its caller would wait until the time-out, long
+// Package natsconn ends requests to NATS with the connection: a request that was in flight
+// when the connection was lost is never answered, and its caller would wait until the time-out, long
 // after the client has reconnected.
 package natsconn
 
@@ -37,8 +37,8 @@ func While(ctx context.Context, nc *nats.Conn) (context.Context, func()) {
 	}
 }
 
-// Server is what is known of the server that a connection is to, or was to last. It is
-// safe for concurrent use.
+// Server is the server that a connection is to, or was to last. It is safe for
+// concurrent use.
 type Server struct {
 	nc        *nats.Conn
 	clustered atomic.Bool
@@ -51,10 +51,10 @@ func NewServer(nc *nats.Conn) *Server {
 	return s
 }
 
-// Clustered reports whether the server is one of a cluster. A stream and what reads it may
-// then lie on other servers than the one that is connected, and on different ones: they
-// come and go without a word from the connection. Without a connection it is what it was
-// when it was last asked with one.
+// Clustered reports whether the server is one of a cluster. A stream and its consumers may
+// then lie on other servers than the connected one, and on different ones: those start and
+// stop without a change of the connection. Without a connection it returns the result of
+// the last call with one.
 func (s *Server) Clustered() bool {
 	id := s.nc.ConnectedServerId()
 	if now := s.nc.ConnectedClusterName() != ""; id != "" && id == s.nc.ConnectedServerId() {
@@ -72,7 +72,7 @@ const (
 
 // Repeat makes a request that can be repeated. In a cluster it makes it again after a second without an
 // answer, and then every two seconds until ctx ends: while a stream, or JetStream itself, changes its
-// leader, no server answers what the leader is asked (nats-server's jsMsgGetRequest).
+// leader, no server answers requests to the leader (nats-server's jsMsgGetRequest).
 func (s *Server) Repeat(ctx context.Context, request func(ctx context.Context) error) error {
 	if !s.Clustered() {
 		return request(ctx)

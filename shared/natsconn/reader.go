@@ -15,39 +15,39 @@ import (
 	"github.com/nats-io/nuid"
 )
 
-// ReaderConfig says what a [Reader] reads.
+// ReaderConfig configures a [Reader].
 type ReaderConfig struct {
 	// Filter is the subject of the messages; it may have wildcards. Default: all.
 	Filter string
 	// After is the sequence that they come after.
 	After uint64
-	// Latest leaves out all but the newest message of each subject. It goes without After.
+	// Latest leaves out all but the newest message of each subject. It excludes After.
 	Latest bool
-	// HeadersOnly leaves out what the messages hold.
+	// HeadersOnly leaves out the messages' data.
 	HeadersOnly bool
 	// Ahead is how many messages are asked for at a time, as far as they are no more than about
 	// 2 MiB together: a server ends a connection for which 64 MiB wait. Default: 500.
 	Ahead int
 	// Idle is how long the server keeps the consumer when its reader has died. Default: 1 min.
 	Idle time.Duration
-	// Silence is how long nothing may come of the server of a cluster that has the
-	// consumer before it counts as lost, at least 200 ms. Default: 2 s.
+	// Silence is how long the server of a cluster that has the consumer may send
+	// nothing before it counts as lost, at least 200 ms. Default: 2 s.
 	Silence time.Duration
 }
 
-// Reader hands over the messages of a JetStream stream in their order, with an ordered
-// consumer (ADR-15 of NATS), until the first trouble: the caller begins
-// again with another one.
+// Reader delivers the messages of a JetStream stream in their order, with an ordered
+// consumer (ADR-15 of NATS), until the first error: the caller begins again with
+// another one.
 //
-// The ordered consumer of nats.go mends itself, and keeps a lock meanwhile. When its
+// The ordered consumer of nats.go repairs itself, and keeps a lock meanwhile. When its
 // request is lost with a connection that is 10 s, in which it cannot be stopped either
-// (docs/upstream/0001; docs/adr/0010 has the figures). Its Consume stands still at times when it
-// asks for a number of bytes, and takes some messages for the server's own word
-// (docs/upstream/0003 and 0005), so a Reader asks by itself.
+// (docs/upstream/0001; docs/adr/0010 has the figures). Its Consume stalls at times when it
+// asks for a number of bytes, and takes some messages for status messages of the server
+// (docs/upstream/0003 and 0005), so a Reader makes the requests by itself.
 //
 // In a cluster the consumer lies on any of the servers that hold the stream, in one copy.
-// That server may be behind the leader: that it has nothing more does not say that the leader has nothing more. See
-// [Server.Clustered]. Nor do [Reader.Pending] and NumPending of a message say that the server has nothing more: they
+// That server may be behind the leader: when it has no more messages, the leader may have some. See
+// [Server.Clustered]. Nor do [Reader.Pending] and NumPending of a message prove that the server has no more: they
 // are too small at times (docs/upstream/0039).
 type Reader struct {
 	// Pending is how many messages there were to read when the consumer was made.
@@ -59,16 +59,16 @@ type Reader struct {
 	consumer  string
 	next      string // where messages are asked for
 	request   pullRequest
-	silence   time.Duration // without anything of the server, which counts as lost then
+	silence   time.Duration // after which a server that sends nothing counts as lost
 	patience  time.Duration // for a consumer that the server does not know yet
 	handle    func(*nats.Msg, *nats.MsgMetadata)
 	broken    chan error
 	failed    atomic.Bool
 	heard     atomic.Bool // a message has come
 	delivered uint64      // the consumer's sequence; the handler's own
-	left      pullRequest // of what was asked for; the handler's own
-	large     bool        // the next message is larger than the bytes that are asked for; the handler's own
-	quiet     *time.Timer // until silence counts
+	left      pullRequest // the unanswered part of the request; the handler's own
+	large     bool        // the next message is larger than the bytes of a request; the handler's own
+	quiet     *time.Timer // until the server counts as lost
 
 	mu      sync.Mutex
 	asking  *nats.Subscription
@@ -89,7 +89,7 @@ type pullRequest struct {
 const (
 	// requestExpires is how long a server holds a request.
 	requestExpires = 30 * time.Second
-	// requestBytes bounds what it is answered with, but for one message.
+	// requestBytes bounds the messages that answer it, but for a single one.
 	requestBytes = 2 << 20
 )
 
@@ -121,18 +121,18 @@ func NewReader(ctx context.Context, js jetstream.JetStream, stream string, cfg R
 	}
 	r.next = jetstream.DefaultAPIPrefix + "CONSUMER.MSG.NEXT." + stream + "." + r.consumer
 	r.request = pullRequest{Batch: cmp.Or(cfg.Ahead, jetstream.DefaultMaxMessages), MaxBytes: requestBytes, Expires: requestExpires, Heartbeat: requestExpires / 2}
-	if r.Clustered() { // a single server goes with the connection
+	if r.Clustered() { // the loss of a single server ends the connection
 		r.request.Heartbeat = r.patience / 2
 	}
 	r.silence = 2 * r.request.Heartbeat
 	return r, nil
 }
 
-// Clustered is that of the server by way of which the consumer was made.
+// Clustered is that of the server through which the consumer was made.
 func (r *Reader) Clustered() bool { return r.server.Clustered() }
 
 // Start begins to call handle for every message, one after the other. While handle does
-// not return, no more than what is on its way is read.
+// not return, only messages that were already requested are read.
 func (r *Reader) Start(handle func(*nats.Msg, *nats.MsgMetadata)) (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,7 +160,7 @@ func (r *Reader) ask(request pullRequest) error {
 	return r.js.Conn().PublishRequest(r.next, r.asking.Subject, data)
 }
 
-// more asks for what comes after the request that has ended. It is the handler's own.
+// more asks for the messages after the request that has ended. It is the handler's own.
 func (r *Reader) more() {
 	request := r.request
 	if r.large {
@@ -172,7 +172,7 @@ func (r *Reader) more() {
 	}
 }
 
-// receive takes a message, or the server's word about a request, which has no reply subject.
+// receive takes a message, or a status message about a request, which has no reply subject.
 func (r *Reader) receive(msg *nats.Msg) {
 	r.quiet.Stop()
 	defer func() {
@@ -183,7 +183,7 @@ func (r *Reader) receive(msg *nats.Msg) {
 	if msg.Reply != "" {
 		r.left.Batch--
 		r.left.MaxBytes -= msg.Size()
-		// A server says nothing of a request that ends with its last byte (docs/upstream/0033).
+		// A server does not report a request that ends with its last byte (docs/upstream/0033).
 		if r.take(msg) && (r.left.Batch == 0 || r.left.MaxBytes == 0) {
 			r.more()
 		}
@@ -203,7 +203,7 @@ func (r *Reader) receive(msg *nats.Msg) {
 	}
 }
 
-// take hands a message over, and reports whether it is the next one.
+// take passes a message to handle, and reports whether it is the next one.
 func (r *Reader) take(msg *nats.Msg) bool {
 	r.heard.Store(true)
 	meta, err := msg.Metadata()
@@ -224,8 +224,8 @@ func (r *Reader) take(msg *nats.Msg) bool {
 
 const (
 	defaultSilence = 2 * time.Second
-	// beginEvery is how long a reader waits until it asks again a consumer that is there,
-	// but of which the connected server of the cluster has yet to hear (docs/upstream/0014).
+	// beginEvery is how long a reader waits until it asks again a consumer that exists, but
+	// that the connected server of the cluster does not know yet (docs/upstream/0014).
 	beginEvery = 10 * time.Millisecond
 )
 
@@ -237,7 +237,7 @@ func (r *Reader) unanswered() {
 	r.fail(nats.ErrNoResponders)
 }
 
-// beginAgain has the messages asked for once more, and reports whether there is time.
+// beginAgain makes the first request once more, and reports whether there is time.
 func (r *Reader) beginAgain() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -259,8 +259,8 @@ func (r *Reader) beginAgain() bool {
 	return true
 }
 
-// Broken gets the first trouble. What is lost with a connection may take half a minute
-// to be noticed: see [While].
+// Broken receives the first error. The loss of a request with its connection may take half
+// a minute to be noticed: see [While].
 func (r *Reader) Broken() <-chan error { return r.broken }
 
 func (r *Reader) fail(err error) {
@@ -291,12 +291,12 @@ func (r *Reader) end() {
 	<-r.closed
 }
 
-// Stop ends the reading, waits for a handler that runs, and removes the consumer. The
-// error says that this is left to the server.
+// Stop ends the reading, waits for a handler that runs, and removes the consumer. After
+// an error the removal is left to the server.
 func (r *Reader) Stop() error {
 	r.end()
 	if r.failed.Load() {
-		// Its server may be gone, and then no answer comes. What is lost is left to the server.
+		// Its server may be down, and then no answer comes. A lost request leaves the removal to the server.
 		return r.js.Conn().Publish(jetstream.DefaultAPIPrefix+"CONSUMER.DELETE."+r.stream+"."+r.consumer, nil)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), removeWithin)

@@ -47,7 +47,7 @@ func StartCluster(t testing.TB) *Cluster {
 	return c
 }
 
-// URL is where clients connect: all servers, also those that are stopped.
+// URL is the address for clients: all servers, also those that are stopped.
 func (c *Cluster) URL() string {
 	urls := make([]string, len(c.Servers))
 	for i, s := range c.Servers {
@@ -56,7 +56,7 @@ func (c *Cluster) URL() string {
 	return strings.Join(urls, ",")
 }
 
-// Named returns the server with a name, as JetStream says who leads a stream.
+// Named returns the server with a name, such as JetStream reports for the leader of a stream.
 func (c *Cluster) Named(name string) *Server {
 	c.t.Helper()
 	for _, s := range c.Servers {
@@ -68,7 +68,7 @@ func (c *Cluster) Named(name string) *Server {
 	return nil
 }
 
-// WaitCurrent waits until all servers are there and have all that is stored.
+// WaitCurrent waits until all servers run and have all stored entries.
 func (c *Cluster) WaitCurrent() {
 	c.t.Helper()
 	nc := must.Value(nats.Connect(c.URL(), nats.Timeout(30*time.Second)))(c.t)
@@ -95,8 +95,8 @@ func (c *Cluster) behind(ctx context.Context, nc *nats.Conn) error {
 	return Behind(ctx, nc)
 }
 
-// WaitHeard waits until the server of a connection knows who takes what is published to a
-// subject: in a cluster it hears of a new stream a moment after its creator. Nothing is
+// WaitHeard waits until the server of a connection knows the stream that stores the messages
+// of a subject: in a cluster it hears of a new stream a moment after its creator. Nothing is
 // stored, since no server knows the rollup that is asked for.
 func WaitHeard(t testing.TB, nc *nats.Conn, subject string) {
 	t.Helper()

@@ -2,7 +2,7 @@ package natstest
 
 import "fmt"
 
-// fatalLog gets the first reason why a NATS server cannot go on.
+// fatalLog receives the first fatal error of a NATS server.
 type fatalLog chan string
 
 // Fatalf keeps the reason.
@@ -13,7 +13,7 @@ func (f fatalLog) Fatalf(format string, args ...any) {
 	}
 }
 
-// Errorf, and those below, drop what they are given.
+// Errorf drops an error.
 func (fatalLog) Errorf(string, ...any) {}
 
 // Warnf drops a warning.

@@ -8,11 +8,11 @@ import (
 )
 
 // Link is a dialer whose connections a test can cut and heal, while the server continues for
-// everybody else. The zero Link is healed. Its methods may be called at the same time.
+// all other clients. The zero Link is healed. Its methods may be called at the same time.
 type Link struct {
-	// Before is called with what is about to be sent to the server; nil for nothing.
+	// Before is called with the data that is about to be sent to the server; nil for nothing.
 	Before func(data []byte)
-	// After is called with what has come from the server, which it may change, before its reader gets it; nil
+	// After is called with the data from the server, which it may change, before its reader gets it; nil
 	// for nothing.
 	After func(data []byte)
 

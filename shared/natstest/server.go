@@ -33,13 +33,13 @@ type Server struct {
 	dir string
 	srv *server.Server
 	opt server.Options
-	// inside is the server that connections in memory come to; nil while it is stopped.
+	// inside is the server of connections in memory; nil while it is stopped.
 	inside atomic.Pointer[server.Server]
 	mu     sync.Mutex
-	conns  []net.Conn // of those who came in memory
+	conns  []net.Conn // connections in memory
 }
 
-// StartInMemory is [StartIn] for tests in virtual time: the server listens nowhere, and is
+// StartInMemory is [StartIn] for tests in virtual time: the server listens on no port, and is
 // reached by [Server.InProcessConn] alone.
 func StartInMemory(t testing.TB, dir string) *Server {
 	t.Helper()
@@ -51,10 +51,10 @@ func StartInMemory(t testing.TB, dir string) *Server {
 }
 
 // InVirtualTime runs a test in a bubble of [synctest], with servers of [StartInMemory]. The test may not
-// run in parallel with others: a pool of nats.go or of the server may keep what belongs to no bubble.
+// run in parallel with others: a pool of nats.go or of the server may keep objects that belong to no bubble.
 func InVirtualTime(t *testing.T, test func(*testing.T)) {
 	t.Helper()
-	ats.Register() // the server's clock goes by real time
+	ats.Register() // the server's clock runs by real time
 	defer ats.Unregister()
 	for range 2 { // after which pools are empty
 		runtime.GC()
@@ -77,9 +77,9 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 	return conn, err
 }
 
-// hangUp ends all connections in memory, and waits until the server has noticed. It sleeps
-// under a lock while it shuts down with somebody connected, which in virtual time lasts for
-// ever when that lock is waited for.
+// hangUp ends all connections in memory, and waits until the server has noticed. A server that
+// shuts down with a client connected sleeps under a lock, which in virtual time never ends when
+// a goroutine waits for that lock.
 func (s *Server) hangUp() {
 	s.inside.Store(nil)
 	s.mu.Lock()
@@ -117,8 +117,8 @@ func StartIn(t testing.TB, dir string) *Server {
 	return s
 }
 
-// StartConfig runs a server as a configuration file says, apart from where it listens and
-// stores: that is as with [Start]. The changes are done at last.
+// StartConfig runs a server with a configuration file, but with the port and the store of
+// [Start]. The changes are applied last.
 func StartConfig(t testing.TB, file string, changes ...func(*server.Options)) *Server {
 	t.Helper()
 	opt, err := server.ProcessConfigFile(file)
@@ -153,8 +153,8 @@ func (s *Server) Start() {
 }
 
 // run runs a server. A program that the process of the tests is starting may have the listener of a server
-// that was stopped for another moment, until it has closed what it does not inherit: the port is in use
-// until then.
+// that was stopped for another moment, until it has closed the files that it does not inherit: the port is in
+// use until then.
 func run(opt *server.Options) (srv *server.Server, err error) {
 	for end := time.Now().Add(waittest.Timeout); ; {
 		if srv, err = runUntil(end, opt); err == nil || !strings.Contains(err.Error(), syscall.EADDRINUSE.Error()) || time.Now().After(end) {
@@ -190,9 +190,9 @@ func runUntil(end time.Time, opt *server.Options) (*server.Server, error) {
 }
 
 // FreePort returns a port of the loopback interface that is free, and that no
-// other process of tests is given until the test ends, also while who listens there is
-// stopped: it is kept by a UDP socket. It is none of those that the system gives to who
-// connects: a client that tries again and again to reach a stopped server there connects
+// other process of tests gets until the test ends, also while its listener is
+// stopped: a UDP socket keeps it. It is none of the ports that the system gives to
+// clients: a client that tries again and again to reach a stopped server there connects
 // to itself some time, and the port is taken.
 func FreePort(t testing.TB) int {
 	t.Helper()
@@ -227,7 +227,7 @@ func (s *Server) Stop() {
 	s.srv = nil
 }
 
-// Name is the server's name, by which a cluster knows it.
+// Name is the server's name in a cluster.
 func (s *Server) Name() string { return s.opt.ServerName }
 
 // Dir is the store's folder.
@@ -241,7 +241,7 @@ func (s *Server) TearMetadata(stream string) {
 	must.NoError(s.t, os.WriteFile(sum, []byte("0123456789abcdef"), 0o600))
 }
 
-// URL is where clients connect.
+// URL is the address for clients.
 func (s *Server) URL() string { return s.srv.ClientURL() }
 
 // Connect opens a connection that ends with the test.
@@ -265,7 +265,7 @@ func JetStream(t testing.TB, nc *nats.Conn, opts ...jetstream.JetStreamOpt) jets
 }
 
 // AwaitConn waits until a connection has noticed that the server was restarted: until then it is one
-// to the server before.
+// to the previous run.
 func (s *Server) AwaitConn(nc *nats.Conn) {
 	s.t.Helper()
 	waittest.Until(s.t, "the connection is one to this run of the server", func() bool { return nc.ConnectedServerId() == s.srv.ID() })
@@ -281,6 +281,6 @@ func options(dir string) server.Options {
 		NoLog: true, NoSigs: true, ServerName: "natstest",
 		JetStreamMaxMemory: 256 << 20, JetStreamMaxStore: maxStore,
 		MaxPayload:    8<<20 + 4<<10,    // a log's largest message by default, and its headers
-		WriteDeadline: waittest.Timeout, // a client ends for the bytes that wait for it, not for a slow machine
+		WriteDeadline: waittest.Timeout, // a client is disconnected for the bytes that wait for it, not for a slow machine
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"rejoin/shared/must"
 )
 
-// Silence is a [Link] on which some requests to JetStream get no answer, as those that come while a leader changes.
+// Silence is a [Link] on which some requests to JetStream get no answer, as while a leader changes.
 type Silence struct {
 	Link
 
@@ -30,7 +30,7 @@ func NewSilence(t testing.TB, srv *Server, request string) *Silence {
 	return s
 }
 
-// Next has so many requests get no answer.
+// Next makes the next n requests get no answer.
 func (s *Silence) Next(n int64) { s.left.Store(n) }
 
 func (s *Silence) before(data []byte) {

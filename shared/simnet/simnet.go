@@ -1,6 +1,6 @@
 // Package simnet is a network in memory, for tests in virtual time: a goroutine that waits for
 // it is durably blocked in the sense of testing/synctest, which one that waits for a socket is
-// not. Links can be cut, and made to stand still in either direction.
+// not. Links can be cut, and stalled in either direction.
 package simnet
 
 import (
@@ -21,7 +21,7 @@ type Net struct {
 	next      int
 }
 
-// New returns a network without anybody.
+// New returns a network without listeners.
 func New() *Net { return &Net{listeners: map[string]*Listener{}} }
 
 // addr is the address of a listener or a connection.
@@ -91,7 +91,7 @@ func (l *Listener) Close() error {
 // Addr returns the listener's address.
 func (l *Listener) Addr() net.Addr { return l.addr }
 
-// Direction is one of a link, as the side sees it that made the connection.
+// Direction is a direction of a link, from the side that made the connection.
 type Direction uint8
 
 // The directions.
@@ -100,7 +100,7 @@ const (
 	In
 )
 
-// Link is the way of some connections. It is safe for concurrent use.
+// Link carries some connections. It is safe for concurrent use.
 type Link struct {
 	mu      sync.Mutex
 	stalled [2]bool
@@ -110,7 +110,7 @@ type Link struct {
 // NewLink returns a link that works.
 func NewLink() *Link { return &Link{halves: map[*half]Direction{}} }
 
-// Stall has a direction stand still: what is sent waits. It ends with stalled false.
+// Stall stalls a direction: data that is sent waits. It ends with stalled false.
 func (l *Link) Stall(d Direction, stalled bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,7 +122,7 @@ func (l *Link) Stall(d Direction, stalled bool) {
 	}
 }
 
-// Stalled reports whether a direction stands still.
+// Stalled reports whether a direction is stalled.
 func (l *Link) Stalled() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -167,7 +167,7 @@ func Pipe(link *Link) (here, there net.Conn) {
 	return &conn{read: in, write: out}, &conn{read: out, write: in}
 }
 
-// room is how many bytes are on their way in one direction at most, as in a socket's buffers.
+// room is how many bytes are in flight in one direction at most, as in a socket's buffers.
 const room = 256 << 10
 
 // half is one direction of a connection.
@@ -265,7 +265,7 @@ func (h *half) read(b []byte) (int, error) {
 	}
 }
 
-// write writes at most what there is room for, and waits for some only when wait is set.
+// write writes the bytes that there is room for, and waits for room only when wait is set.
 func (h *half) write(b []byte, wait bool) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -374,7 +374,7 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// SyscallConn returns what can write without waiting, and nothing else of a socket.
+// SyscallConn returns a connection that can write without waiting; no other method of a socket works.
 func (c *conn) SyscallConn() (syscall.RawConn, error) { return rawConn{c}, nil }
 
 // rawConn is a conn as its own socket.
