@@ -39,7 +39,7 @@ func Follow(ctx context.Context, js jetstream.JetStream, bucket string, show fun
 	defer done()
 	err := follow(ctx, js, bucket, show, whole)
 	if ctx.Err() != nil {
-		return context.Cause(ctx) // a request that it has ended says only that it has
+		return context.Cause(ctx) // a request that ctx has ended returns only ctx's error
 	}
 	return err
 }
@@ -270,7 +270,7 @@ func (f *follower) finish(upTo uint64) bool {
 	return true
 }
 
-// removed reports whether a message says that its key was deleted, was purged, or has
+// removed reports whether a message is a marker: its key was deleted, was purged, or has
 // outlived its time (ADR-8 and ADR-43 of NATS).
 func removed(msg *nats.Msg) bool {
 	h := msg.Header

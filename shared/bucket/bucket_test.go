@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
 
-// seen is what a follower shows, in a line each.
+// seen records the entries that a follower shows, in a line each.
 type seen struct {
 	t     *testing.T
 	lines chan string
@@ -163,7 +163,7 @@ func TestFollow_WholeWithKeysThatChangeMeanwhile(t *testing.T) {
 	}
 }
 
-// While something is written all the time, a copy is whole all the same.
+// While keys are written all the time, a copy becomes whole all the same.
 func TestFollow_WholeWhileKeysAreWritten(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	kv := create(t, connect(t, srv))
@@ -193,7 +193,7 @@ func TestFollow_ConnectionIsLost(t *testing.T) {
 	s := follow(t, js)
 	s.expect("whole")
 	srv.Stop()
-	if err := s.end(); err == nil || t.Context().Err() != nil { // the server may have said that it goes
+	if err := s.end(); err == nil || t.Context().Err() != nil { // the server may have announced its stop
 		t.Errorf("it ended with %v", err)
 	}
 	if err := follow(t, js).end(); err == nil {
@@ -206,8 +206,8 @@ func TestFollow_ConnectionIsLost(t *testing.T) {
 	}
 }
 
-// A server whose disk has failed keeps its consumers and their heartbeats, and has nothing new for them, as one that
-// has paused them.
+// A server whose disk has failed keeps its consumers and their heartbeats, and has no new entries for them, as one
+// that has paused them.
 func TestFollow_ConsumerStandsStill(t *testing.T) {
 	for name, whole := range map[string]bool{"while the copy is made": false, "when it is whole": true} {
 		t.Run(name, func(t *testing.T) {
@@ -245,7 +245,7 @@ func TestFollow_ConsumerStandsStill(t *testing.T) {
 	}
 }
 
-// A watch that is replaced while it begins is no trouble that is to be reported.
+// A watch that is replaced while it begins is no error to report.
 func TestFollow_EndsWithTheCauseOfItsContext(t *testing.T) {
 	js := connect(t, natstest.StartParallel(t))
 	create(t, js)
@@ -269,7 +269,7 @@ func TestFollow_CompleteInACluster(t *testing.T) {
 		revision, err := kv.PutString(t.Context(), "key"+strconv.Itoa(n%10), "value")
 		must.NoError(t, err)
 		var whole uint64
-		for err = jetstream.ErrNoHeartbeat; errors.Is(err, jetstream.ErrNoHeartbeat); { // who follows starts again then
+		for err = jetstream.ErrNoHeartbeat; errors.Is(err, jetstream.ErrNoHeartbeat); { // a caller of Follow starts again then
 			ctx, cancel := context.WithCancel(t.Context())
 			var shown uint64
 			err = bucket.Follow(ctx, js, "B", func(e bucket.Entry) { shown = e.Revision }, func() {

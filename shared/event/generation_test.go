@@ -14,16 +14,16 @@ import (
 	"rejoin/shared/event"
 )
 
-// span is what a partition stored between two starts of its server: everything from a sequence
-// on, after what is left of the span before.
+// span are the entries that a partition stored between two starts of its server: all from a
+// sequence on, after the remaining entries of the previous span.
 type span struct {
 	before *span
 	from   uint64
 }
 
-// shared returns up to where the histories that end in two spans are the same.
+// shared returns the sequence up to which the histories that end in two spans are the same.
 func shared(a, b *span) uint64 {
-	of := map[*span]uint64{} // the smallest sequence that a replaced behind each span that it grew from
+	of := map[*span]uint64{} // the smallest sequence that a replaced after each span that it grew from
 	least := uint64(math.MaxUint64)
 	for s := a; s != nil; s = s.before {
 		of[s] = least
@@ -39,22 +39,22 @@ func shared(a, b *span) uint64 {
 	return 0
 }
 
-// partition is a model of a partition: what is on its disk.
+// partition is a model of a partition: the data on its disk.
 type partition struct {
 	span        *span
 	last        uint64
 	generations []event.Generation
 }
 
-// made is an event ID, and where it was made.
+// made is an event ID, and the span in which it was made.
 type made struct {
 	id         event.ID
 	generation string
 	span       *span
 }
 
-// A cursor that is called good names events that the partition still has, whatever was rolled
-// back: its end, or all of it with its list of generations, to any earlier moment.
+// A cursor with the verdict Good names events that the partition still has, after any roll-back:
+// of its end, or of all of it with its list of generations, to any earlier moment.
 func TestResolve_Rollbacks(t *testing.T) {
 	place := event.TagParts{Origin: "birth", Session: "s", Life: "l", Stream: "t"}
 	rapid.Check(t, func(t *rapid.T) {
@@ -138,7 +138,7 @@ func TestNextGenerations_ListIsFull(t *testing.T) {
 		}
 		generations, before = next, slices.Clone(next)
 	}
-	// Of a generation that was merged nothing is said to be good.
+	// No ID of a generation that was merged is good.
 	place := event.TagParts{Origin: "birth", Generation: "a", Session: "s", Stream: "t"}
 	for sequence, want := range map[uint64]event.Verdict{9: event.MaybeRolledBack, 10: event.MaybeRolledBack, 1000: event.MaybeRolledBack} {
 		if got, common := event.Resolve(event.ID{Stream: "t", Tag: place.Tag(), Sequence: sequence}, place, generations); got != want || common != 9 {

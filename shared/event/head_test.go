@@ -87,11 +87,11 @@ func FuzzHead(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if !event.ValidJSON(data) || !utf8.Valid(data) { // an edge shows nothing else
+		if !event.ValidJSON(data) || !utf8.Valid(data) { // an edge shows no other data
 			return
 		}
 		var method, level string
-		_ = json.Unmarshal(first(data, "method", "result", "error"), &method) // what is no string stays empty
+		_ = json.Unmarshal(first(data, "method", "result", "error"), &method) // a value that is no string leaves it empty
 		if got := string(event.MethodOf(data)); got != method {
 			t.Errorf("%q: method %q, want %q", data, got, method)
 		}

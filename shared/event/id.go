@@ -220,7 +220,7 @@ func Resolve(id ID, place TagParts, generations []Generation) (Verdict, uint64) 
 // copy of the log was made that the partition was rolled back to, or it was merged with a
 // later one. Such an ID is never good: its generation may itself have followed a roll-back of
 // which nothing is on the list. If there was none, everything before the earliest start but
-// the origin's is shared. A list without the origin says nothing.
+// the origin's is shared. A list without the origin proves nothing.
 func lostGeneration(id ID, origin string, generations []Generation) (Verdict, uint64) {
 	verdict := RolledBack
 	if len(generations) >= MaxGenerations {

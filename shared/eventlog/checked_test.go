@@ -32,12 +32,12 @@ func TestAbsent_ListsWhatIsDeletedBetweenFirstAndLast(t *testing.T) {
 	}
 }
 
-// What is known of the files of one server says nothing of those of another one, and nothing of
-// those that it has when it leads again: it may have been restarted in between.
+// The check of one server's files proves nothing about those of another one, nor about its own when
+// it leads again: it may have been restarted in between.
 func TestChecked_HoldsForOneLeader(t *testing.T) {
 	_, l := inCluster(t)
 	publishOnce(t, l, 0)
-	// Who asks during an election may get no answer, and one that changes a moment later.
+	// A look during an election may get no answer, or one that changes a moment later.
 	until := func(ok func(eventlog.State) bool) (state eventlog.State) {
 		t.Helper()
 		ctx := waittest.Context(t)

@@ -52,7 +52,7 @@ func clustered(t testing.TB, c *natstest.Cluster, replicas int, opts ...nats.Opt
 	return l
 }
 
-// A server that is left without most of the others answers with what it has, which is not the log's end.
+// A server without most of the others answers with its own state, which may lack the log's end.
 func TestLook_ClusterWithoutALeader(t *testing.T) {
 	c, l := inCluster(t)
 	publish(t, l, "s", "t", 1)
@@ -94,7 +94,7 @@ func TestOpen_PartitionWithoutALeader(t *testing.T) {
 	c := natstest.StartCluster(t)
 	settings := one()
 	settings.Partitions, settings.Replicas = 6, 1
-	takes := func(l *eventlog.Log, session string, n int) { // once all servers have heard of who takes it
+	takes := func(l *eventlog.Log, session string, n int) { // once all servers have heard of the partition
 		t.Helper()
 		waittest.NoError(t, func() error {
 			_, err := l.Publish(waittest.Context(t), eventlog.Event{Session: session, Stream: "t", Data: numbered(n)})
@@ -179,8 +179,8 @@ func TestTailAndRead_ClusterHasAllAcknowledged(t *testing.T) {
 	}
 }
 
-// Leaders change and servers come and go while events are stored. Who repeats what was
-// not acknowledged, under its key, finds it stored once, where a tail has seen it.
+// Leaders change and servers stop and start while events are stored. A publisher that repeats
+// an unacknowledged event, under its key, finds it stored once, where a tail has seen it.
 func TestTail_ClusterRestarts(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -317,7 +317,7 @@ func silent(t *testing.T, request string) (*eventlog.Log, *natstest.Silence) {
 	return create(t, srv, settings, nats.SetCustomDialer(&silence.Link)), silence
 }
 
-// What is asked while a partition changes its leader gets no answer. It is asked again.
+// A request while a partition changes its leader gets no answer. It is made again.
 func TestLook_Unanswered(t *testing.T) {
 	t.Parallel()
 	l, silence := silent(t, "STREAM.INFO.MCP_0 ")

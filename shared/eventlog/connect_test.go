@@ -60,8 +60,8 @@ func TestConnect_RepeatedErrors(t *testing.T) {
 	}
 }
 
-// What was asked when the server went is never answered. Found by the property test
-// of e2e: a resume that waited for 5 s, and then told IDs of a time gone by.
+// A request in flight when the server stops is never answered. Found by the property test
+// of e2e: a resume that waited for 5 s, and then sent outdated IDs.
 func TestRequest_ConnectionIsLost(t *testing.T) {
 	srv, l := single(t)
 	var asking sync.WaitGroup

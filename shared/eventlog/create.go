@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// maxBegun is how many publishes may be under way: far more than any ingest begins.
+	// maxBegun is how many publishes may be in flight: far more than any ingest begins.
 	maxBegun = 1 << 20
 	// forgetBegun is when a publish that JetStream does not answer is forgotten; a caller that
 	// waits for it has given up before.

@@ -112,7 +112,7 @@ func publishError(err error) error {
 // JetStream's errors for a message with an expected sequence.
 const (
 	errorFence     jetstream.ErrorCode = 10071 // the subject has an entry
-	errorFenceBusy jetstream.ErrorCode = 10164 // in a cluster: another message with the fence is on its way
+	errorFenceBusy jetstream.ErrorCode = 10164 // in a cluster: another message with the fence is in flight
 )
 
 // fenced reports whether JetStream refused a message because its fence has an entry. A

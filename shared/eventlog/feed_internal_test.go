@@ -42,7 +42,7 @@ func (f *Feed) Riders(p int) int {
 	return len(host.riders)
 }
 
-// A tail that has yet to catch up would hold up its rider, and fill its queue with what that one has.
+// A tail that has yet to catch up would hold up its rider, and fill its queue with entries that the rider has.
 func TestFeed_NoRideOnABackfill(t *testing.T) {
 	t.Parallel()
 	f := NewFeed()
@@ -70,7 +70,7 @@ func TestBackfillSlot_OfAnInterruptedTail(t *testing.T) {
 	first.end()
 	first.end()
 	must.NoError(t, second.take(t.Context()))
-	first.end() // which is not its own any more
+	first.end() // the slot is not its own any more
 	if err := first.take(ended); !errors.Is(err, context.Canceled) {
 		t.Fatalf("it began again before the second had ended: %v", err)
 	}

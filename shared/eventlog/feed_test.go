@@ -17,7 +17,7 @@ import (
 
 func headersOnly(_ *follower, cfg *eventlog.TailConfig) { cfg.HeadersOnly = true }
 
-// feeding returns two logs of one server that share what they get.
+// feeding returns two logs of one server that share their entries.
 func feeding(t *testing.T) (whole, headers *eventlog.Log, feed *eventlog.Feed) {
 	t.Helper()
 	srv := natstest.Start(t)
@@ -82,8 +82,8 @@ func TestFeed_HeadersRideOnMessages(t *testing.T) {
 	wantConsumers(t, headers, 0)
 }
 
-// Whatever ends and begins again, each entry comes once, in order, or is missed because
-// it was deleted.
+// In whatever order tails end and begin again, each entry comes once, in order, or is missed
+// because it was deleted.
 func TestFeed_Property(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -124,8 +124,8 @@ func TestFeed_Property(t *testing.T) {
 				if rapid.Bool().Draw(rt, "the rider starts again") {
 					restart()
 				} else {
-					// Behind the last entries, if these were deleted, the two may stand at
-					// different places.
+					// If the last entries were deleted, the two may have handled different
+					// last sequences.
 					last = publish(t, whole, "s", "t", int(last))
 					waitRiders(t, headers, feed, 1)
 				}

@@ -17,7 +17,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// beginOnce reports whether a generation began, which the log tells when an answer was late.
+// beginOnce reports whether a generation began, which the log shows when an answer was late.
 func beginOnce(t *testing.T, l *eventlog.Log) (began bool) {
 	t.Helper()
 	before := look(t, l).Generation()

@@ -9,8 +9,8 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// A message with a Status header and no data looks to nats.go like the server's own
-// word: its consumers throw it away, and never come after it.
+// A message with a Status header and no data looks to nats.go like a status message of the
+// server: its consumers drop it, and never receive the messages after it.
 func TestTail_MessagesThatLookLikeServerHeaders(t *testing.T) {
 	_, l := single(t)
 	js := newJetStream(t, l)

@@ -68,7 +68,7 @@ func TestSetLimits_ReachEveryService(t *testing.T) {
 	}
 
 	before := meta
-	setLimits(t, l, to) // again: there is nothing to do
+	setLimits(t, l, to) // again: no change
 	if after := metadata(t, l, "MCP_0"); !maps.Equal(before, after) {
 		t.Errorf("the metadata was %v and is %v", before, after)
 	}
@@ -111,7 +111,7 @@ func fill(t *testing.T, l *eventlog.Log, size int) {
 	}
 }
 
-// A janitor that has to store something before it may remove anything gets the room for it.
+// A janitor that has to store an entry before it may remove others gets the room for it.
 func TestMakeRoom(t *testing.T) {
 	t.Parallel()
 	settings := one()
@@ -191,7 +191,7 @@ func TestSetLimits_DuringBeginGeneration(t *testing.T) {
 	}
 }
 
-// What a later version has noted of a partition, and of the log, stays.
+// The metadata that a later version has written of a partition, and of the log, stay.
 func TestChange_KeepsMetadataOfALaterVersion(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	l := create(t, srv, eventlog.Settings{Partitions: 1})
@@ -208,7 +208,7 @@ func TestChange_KeepsMetadataOfALaterVersion(t *testing.T) {
 	}
 }
 
-// A program that runs while a later version converts the log stores nothing in what it does not know.
+// A program that runs while a later version converts the log stores nothing in the converted log.
 func TestConverted_StoresNothing(t *testing.T) {
 	l := create(t, natstest.StartParallel(t), eventlog.Settings{Partitions: 2})
 	mustPublish(t, l, of("s", "t", 1))

@@ -51,8 +51,8 @@ func TestDialGuard(t *testing.T) {
 	g.leave()
 }
 
-// Who is held up between a look at the connection and the publish finds no other connection
-// when it continues: what it sends there would overtake what was lost.
+// A publisher that is held up between a look at the connection and the publish finds no other
+// connection when it continues: its message there would overtake the lost ones.
 func TestHold_NoReconnect(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	var link natstest.Link

@@ -329,11 +329,11 @@ func TestBirth_InALifeThatAnotherOneFollowed(t *testing.T) {
 		}
 		wantSubjects(t, l, "mcp.0.s.=open")
 		must.NoError(t, l.Delete(waittest.Context(t), 0, o.Sequence))
-		mustPublish(t, other, of("s", "t", 0)) // nothing says that it has ended
+		mustPublish(t, other, of("s", "t", 0)) // no entry shows that it has ended
 	})
 }
 
-// A publisher that gives up takes what it has begun with it: nothing runs on after [Log.Close].
+// A publisher that gives up ends the requests that it has begun: no goroutine runs after [Log.Close].
 func TestBirth_PublisherGivesUp(t *testing.T) {
 	_, l := single(t)
 	ctx, giveUp := context.WithCancel(t.Context())
@@ -356,7 +356,7 @@ func TestBirth_PublisherGivesUp(t *testing.T) {
 	}
 }
 
-// Publishers of a new stream wait for one birth. One that does not know it leaves it at that.
+// Publishers of a new stream wait for one birth. A log that does not know the birth stores no other.
 func TestBirth_OnceForAllPublishers(t *testing.T) {
 	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
 		const publishers = 50
@@ -378,7 +378,7 @@ func TestBirth_OnceForAllPublishers(t *testing.T) {
 }
 
 // In a cluster, messages with one fence exclude each other: those that are refused are sent
-// again, and everybody makes progress.
+// again, and all publishers make progress.
 func TestPublish_TwoLogsToOneStreamInACluster(t *testing.T) {
 	t.Parallel()
 	const each, under = 200, 8
@@ -447,7 +447,7 @@ func entriesIn(t *testing.T, l *eventlog.Log, session, life, stream string) (all
 }
 
 // An event whose acknowledgement was lost is repeated after its stream has ended. It is
-// stored, and the publisher hears so.
+// stored, and the publisher receives its acknowledgement.
 func TestPublish_RepeatedAfterTheEnd(t *testing.T) {
 	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
 		for _, whole := range []bool{false, true} {
@@ -467,7 +467,7 @@ func TestPublish_RepeatedAfterTheEnd(t *testing.T) {
 				another.Life = "l2"
 				mustPublish(t, l, another)
 			}
-			late := openAt(t, l.Conn().ConnectedUrl()) // it knows no births
+			late := openAt(t, l.Conn().ConnectedUrl()) // it has cached no births
 			for name, publish := range ways {
 				for i, at := range []*eventlog.Log{l, other, late} {
 					if ack, err := publish(waittest.Context(t), at, keyed("key")); err != nil || !ack.Duplicate || ack.Sequence != first.Sequence {
@@ -521,9 +521,9 @@ func TestSeries_RepeatedAfterTheEnd(t *testing.T) {
 	})
 }
 
-// Whatever two processes publish and end at once: no event lies after the end of its stream,
-// none after the seal that needs a birth there, every acknowledged event is there, and every
-// refused one is not.
+// Two processes publish and end at once, in any order: no event lies after the end of its stream,
+// none after the seal that needs a birth there, every acknowledged event is stored, and no
+// refused one is.
 func TestLives_AnyOrder(t *testing.T) {
 	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
 		run := 0

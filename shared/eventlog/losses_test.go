@@ -28,7 +28,7 @@ func announce(t *testing.T, l *eventlog.Log, stream string, upTo uint64, reason 
 	return must.Value(eventlogtest.Announce(waittest.Context(t), l, trim))(t).Sequence
 }
 
-// missing returns what is missing of a stream, in words.
+// missing returns the losses of a stream as text.
 func missing(t *testing.T, l *eventlog.Log, stream string, after uint64) string {
 	t.Helper()
 	all, _, err := l.LossesAfter(waittest.Context(t), l.Look, "s", "l", stream, after, 0)
@@ -74,7 +74,7 @@ func TestLossesAfter_Trims(t *testing.T) {
 	want("", 3, " cleared to 6, false; a trimmed to 5, true; b cleared to 4, true")
 }
 
-// A trim that a later version has written in a form of its own may have removed all that lies before it.
+// A trim that a later version has written in a form of its own may have removed all events before it.
 func TestLossesAfter_UnreadableTrim(t *testing.T) {
 	_, l := single(t)
 	for n := range 3 { // births at 1 and 2
@@ -100,7 +100,7 @@ func TestLossesAfter_UnreadableTrim(t *testing.T) {
 	wantMissing(t, l, "b", 0, fmt.Sprintf("b expired to %d, false", at-1))
 }
 
-// A janitor that was held up names sequences that have been assigned again since: what it removed is not known.
+// A janitor that was held up names sequences that have been assigned again since: the removed events are unknown.
 func TestLossesAfter_TrimOfAnEarlierGeneration(t *testing.T) {
 	_, l := single(t)
 	for n := range 3 { // a birth at 1
@@ -126,7 +126,7 @@ func TestLossesAfter_TrimOfAnEarlierGeneration(t *testing.T) {
 	}
 }
 
-// A janitor that knows less than another one hides nothing that the other has announced.
+// A janitor with an older ledger than another one hides no trim that the other has announced.
 func TestAnnounce_OnlyBehindTheNewestTrim(t *testing.T) {
 	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
 		for n := range 9 {
@@ -167,7 +167,7 @@ func TestLossesAfter_FloorMovesMeanwhile(t *testing.T) {
 }
 
 // In a cluster the server that a page was read from may have moved the floor already, while the leader has not and
-// shows the old one: what is announced counts. The log here is the leader's in that moment.
+// shows the old one: the announced floor counts. The log here is the leader's in that moment.
 func TestLossesAfter_FloorMovesOnAnotherServerFirst(t *testing.T) {
 	_, l := inCluster(t)
 	before := must.Value(l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l"}))(t)
@@ -256,27 +256,27 @@ func TestLossesAfter_Floor(t *testing.T) {
 	want("busy", last["busy"]-3, "busy expired to "+up+", false")
 	want("busy", floor-1, "")
 	want("", floor-2, " expired to "+up+", false")
-	// What a trim explains has not expired.
+	// Events that a trim explains have not expired.
 	trimmed := last["busy"] - 3
 	announce(t, l, "busy", trimmed, eventlog.Trimmed, trimmed)
 	want("busy", trimmed-1, fmt.Sprintf("busy expired to %s, false; busy trimmed to %d, true", up, trimmed))
 	announce(t, l, "quiet", last["quiet"], eventlog.Cleared, last["quiet"])
 	want("quiet", last["quiet"]-1, fmt.Sprintf("quiet cleared to %d, true", last["quiet"]))
-	// The floor moves on once it was looked at: what is removed above it is missing of no page.
+	// The floor moves once it was looked at: no page lacks the events removed above the floor that was seen.
 	_, err := l.Rewrite(waittest.Context(t), event.Subject{Session: "s", Life: "l", Stream: "busy", Kind: event.Birth}, 1,
 		&eventlog.BirthCopy{Newest: last["busy"], NewestRemoved: floor, Through: look(t, l).Last})
 	must.NoError(t, err)
 	want("busy", floor-2, "busy expired to "+up+", false")
-	// A publisher that does not know the births stores none in front of what they say.
+	// A publisher that does not know the births stores none that would hide their copies.
 	late := openAt(t, l.Conn().ConnectedUrl())
 	mustPublish(t, late, of("s", "quiet", 9))
 	want("quiet", last["quiet"], "")
-	// A janitor that was held up stores what it knew before the log lost its newest entries.
+	// A janitor that was held up stores a copy from before the log lost its newest entries.
 	rewrite("quiet", &eventlog.BirthCopy{Newest: last["quiet"], Through: through, Generation: "lost"})
 	want("quiet", last["quiet"], "quiet expired to "+up+", false")
 	rewrite("quiet", &eventlog.BirthCopy{Newest: last["quiet"], Through: through, Generation: look(t, l).Generation().ID})
 	want("quiet", last["quiet"], "")
-	// What the birth says does not reach to the floor any more.
+	// The birth's copy does not reach to the floor any more.
 	last["busy"] = mustPublish(t, l, of("s", "busy", 9)).Sequence
 	purge(last["busy"])
 	want("quiet", last["quiet"], fmt.Sprintf("quiet expired to %d, false", last["busy"]-1))
@@ -341,8 +341,8 @@ func TestRewrite_Opening(t *testing.T) {
 	})
 }
 
-// A changed opening takes the place of the one that it was made from, and of no other. What the
-// janitor copies says how often it was changed.
+// A changed opening takes the place of the one that it was made from, and of no other. The
+// janitor's copy has the number of its changes.
 func TestChangeOpening(t *testing.T) {
 	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
 		first := must.Value(l.OpenSession(waittest.Context(t), eventlog.Opening{Session: "s", Life: "l", Owner: "me", Metadata: []byte(`{"a":1}`)}))(t)
@@ -385,7 +385,7 @@ func TestChangeOpening(t *testing.T) {
 	})
 }
 
-// A later version may say more of an opening. Neither a change nor a copy by this one drops that.
+// A later version may add members to an opening. Neither a change nor a copy by this one drops them.
 func TestOpening_OfALaterVersion(t *testing.T) {
 	eachPair(t, func(t *testing.T, l, other *eventlog.Log) {
 		msg := nats.NewMsg("mcp.0.s.=open")
@@ -409,7 +409,7 @@ func TestOpening_OfALaterVersion(t *testing.T) {
 	})
 }
 
-// An end that is written again says where the first one lay, unless that is damaged.
+// An end that is written again names the sequence of the first one, unless that is damaged.
 func TestRewrite_End(t *testing.T) {
 	_, l := single(t)
 	s := event.Subject{Session: "s", Life: "l", Kind: event.End}

@@ -38,11 +38,11 @@ func quiet(t testing.TB) *slog.Logger {
 	return slog.New(listener(t))
 }
 
-// slowness is a log that counts what only a slow machine makes a log say.
+// slowness is a logger that counts the messages that a log writes only on a slow machine.
 type slowness struct {
 	slog.Handler
 
-	interruptions atomic.Int64 // of tails to which nothing came, or no answer, for seconds
+	interruptions atomic.Int64 // of tails that received no message, or no answer, for seconds
 }
 
 // listeners are those of the tests, by name: tests run in parallel.
@@ -51,7 +51,7 @@ var listeners = struct {
 	of map[string]*slowness
 }{of: map[string]*slowness{}}
 
-// listener returns what a test and its subtests log to.
+// listener returns the logger of a test and its subtests.
 func listener(t testing.TB) *slowness {
 	t.Helper()
 	test, _, _ := strings.Cut(t.Name(), "/")
@@ -183,7 +183,7 @@ func stop(t *testing.T, srv *natstest.Server, l *eventlog.Log) {
 	waittest.Until(t, "the connection is lost", func() bool { return !l.Conn().IsConnected() })
 }
 
-// start starts the server again and returns when the log's connection is back.
+// start starts the server again and returns when the log has reconnected.
 func start(t *testing.T, srv *natstest.Server, l *eventlog.Log) {
 	t.Helper()
 	srv.Start()
@@ -196,7 +196,7 @@ func restart(t *testing.T, srv *natstest.Server, l *eventlog.Log) {
 	start(t, srv, l)
 }
 
-// follower is a tail and what it was told.
+// follower is a tail and the calls that it has received.
 type follower struct {
 	mu      sync.Mutex
 	changed chan struct{}
@@ -214,7 +214,7 @@ type follower struct {
 }
 
 // follow tails a partition until the test ends, beginning after a sequence, and
-// going on after what it saw last.
+// continuing after the last sequence that it saw.
 func follow(t *testing.T, l *eventlog.Log, p int, after uint64, set ...func(*follower, *eventlog.TailConfig)) *follower {
 	t.Helper()
 	slow := listener(t)
@@ -255,7 +255,7 @@ func follow(t *testing.T, l *eventlog.Log, p int, after uint64, set ...func(*fol
 	return f
 }
 
-// again is how often the tail has begun again, though nothing has held it up.
+// again is how often the tail has begun again without an interruption by a slow machine.
 func (f *follower) again() int {
 	return len(f.starts) - 1 - int(f.slow.interruptions.Load()-f.earlier)
 }

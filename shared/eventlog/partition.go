@@ -34,7 +34,7 @@ const updateWithin = time.Minute
 // is then a difference, which the janitor undoes after a minute ([Log.ResetLimits]).
 //
 // Another number of replicas is that of this partition alone; buckets are changed by
-// [Log.SetReplicas]. It returns when they are current, while publishing and reading go on:
+// [Log.SetReplicas]. It returns when they are current, while publishing and reading continue:
 // until then the loss of a server may be that of the partition. With more of them than
 // the cluster has servers, the error wraps [ErrUnavailable].
 //

@@ -55,8 +55,8 @@ func TestRewriteMetadata_HeldUp(t *testing.T) {
 	}
 }
 
-// In a cluster a partition that has gone is another one, also where no server says that it is there: no look
-// would then tell that its sequences were given again.
+// In a cluster a partition that is created again is another one, also where no server answers: no look would
+// then show that its sequences were given again.
 func TestNewPartitionMetadata_UnknownCluster(t *testing.T) {
 	t.Parallel()
 	l := createLog(t, natstest.StartCluster(t).Servers[0].Connect(), Settings{Partitions: 1, Replicas: 3})
@@ -80,7 +80,7 @@ func (unheard) Stream(context.Context, string) (jetstream.Stream, error) {
 	return nil, jetstream.ErrStreamNotFound
 }
 
-// Who creates a log tries again then: it is no error of the NATS server's.
+// The creator of a log tries again then: it is no error of the NATS server's.
 func TestCreatePartition_UnheardOf(t *testing.T) {
 	l := must.Value(newLog(natstest.StartParallel(t).Connect(), slog.New(slog.DiscardHandler)))(t)
 	l.adopt(Settings{Partitions: 1}.withDefaults())
@@ -90,7 +90,7 @@ func TestCreatePartition_UnheardOf(t *testing.T) {
 	}
 }
 
-// A server that goes while a partition is created again answers no more: the log does not wait for it, since it
+// A server that stops while a partition is created again answers no more: the log does not wait for it, since it
 // looks at no other partition meanwhile.
 func TestCreateAgain_ConnectionLost(t *testing.T) {
 	srv := natstest.StartParallel(t)
@@ -118,8 +118,8 @@ func TestCreateAgain_ConnectionLost(t *testing.T) {
 	}
 }
 
-// A janitor that stands still between reading a configuration and storing it undoes nothing that
-// the next one has written meanwhile.
+// A janitor that stands still between reading a configuration and storing it undoes no change
+// that the next one has written meanwhile.
 func TestChange_HeldUp(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	l := createLog(t, srv.Connect(), Settings{Partitions: 1, MaxBytes: 1 << 20})
@@ -155,8 +155,8 @@ func TestChange_HeldUp(t *testing.T) {
 	}
 }
 
-// A server that waits for an election answers with what it holds, and may have heard of the new leader since it
-// was asked. What it holds is not the log's end, nor its beginning.
+// A server that waits for an election answers with its own state, and may have heard of the new leader since it
+// was asked. Its last sequence is not the log's, nor its first one.
 func TestState_AnsweredByTheLeaderAlone(t *testing.T) {
 	t.Parallel()
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -180,8 +180,8 @@ func TestState_AnsweredByTheLeaderAlone(t *testing.T) {
 	}
 }
 
-// A server says that a stream is not there before it has deleted the files: one that is created at this moment has the
-// entries of the old one, and loses its files (docs/upstream/0041).
+// A server reports that a stream is not found before it has deleted the files: a stream that is created at this moment
+// has the entries of the old one, and loses its files (docs/upstream/0041).
 func TestLookAt_CreatesOnceTheFilesAreDeleted(t *testing.T) {
 	l := createLog(t, natstest.StartParallel(t).Connect(), Settings{Partitions: 1})
 	for range 8 {
@@ -189,7 +189,7 @@ func TestLookAt_CreatesOnceTheFilesAreDeleted(t *testing.T) {
 		deleted := make(chan error, 1)
 		go func() { deleted <- l.js.DeleteStream(t.Context(), "MCP_0") }()
 		for len(deleted) == 0 {
-			_, _ = l.lookAt(t.Context(), 0) // it may not be there
+			_, _ = l.lookAt(t.Context(), 0) // the partition may not exist
 		}
 		must.NoError(t, <-deleted)
 		waittest.NoError(t, func() error { _, err := l.lookAt(t.Context(), 0); return err })

@@ -80,7 +80,7 @@ func TestSeries_StoredAsTheContextEnds(t *testing.T) {
 	}
 }
 
-// One that waits when its context ends is not sent, and nothing after it is.
+// An event that waits when its context ends is not sent, nor is any event after it.
 func TestSeries_ContextOfOneThatWaitsEnds(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -95,7 +95,7 @@ func TestSeries_ContextOfOneThatWaitsEnds(t *testing.T) {
 	}
 }
 
-// One that waits in a gather when its context ends is not sent, and is not held until those before it are stored.
+// An event that waits in a gather when its context ends is not sent, and is not held until those before it are stored.
 func TestGather_ContextOfOneThatWaitsEnds(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -112,8 +112,8 @@ func TestGather_ContextOfOneThatWaitsEnds(t *testing.T) {
 	}
 }
 
-// One that was begun by itself and is stored in a batch, since the connection has just left a cluster,
-// does not stay under way.
+// An event that was begun by itself and is stored in a batch, since the connection has just left a cluster,
+// gets its outcome.
 func TestSeries_SettledThoughStoredInABatch(t *testing.T) {
 	s := &Series{unanswered: 1}
 	w := &Publishing{queued: &queued{ack: Ack{Sequence: 7}, done: make(chan struct{})}, answered: s.answered}

@@ -156,7 +156,7 @@ func put(t *testing.T, l *eventlog.Log, size int, key string) error {
 	return err
 }
 
-// Nothing is sent for somebody whose time is over, such as a janitor whose term has ended with its connection.
+// No message is sent for a caller whose context has ended, such as a janitor whose term has ended with its connection.
 func TestPublish_ContextIsOver(t *testing.T) {
 	_, l := single(t)
 	over, errs := gone(t), map[string]error{}
@@ -172,7 +172,7 @@ func TestPublish_ContextIsOver(t *testing.T) {
 	wantSubjects(t, l)
 }
 
-// What is not waited for any more takes no memory until JetStream answers, which it may never do.
+// A message without a waiting caller takes no memory until JetStream answers, which it may never do.
 func TestPublish_NotAnswered(t *testing.T) {
 	_, l := single(t)
 	publish(t, l, "s", "t", 0) // its generation begins
@@ -232,8 +232,8 @@ func TestLog_WithoutServer(t *testing.T) {
 	}
 }
 
-// What is acknowledged is there, and what is said not to be stored is not, though
-// the server stops, or the connection is closed, in the middle.
+// Acknowledged events are stored, and events that are reported as not stored are not,
+// though the server stops, or the connection is closed, in the middle.
 func TestPublish_ErrorsAfterAnInterruption(t *testing.T) {
 	t.Parallel()
 	for name, interrupt := range map[string]func(*natstest.Server, *eventlog.Log){

@@ -20,7 +20,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// readAll pages through a query and checks what holds for every page.
+// readAll pages through a query and checks the invariants of every page.
 func readAll(t *testing.T, l *eventlog.Log, q eventlog.Query) (all []eventlog.Entry, pages int) {
 	t.Helper()
 	for q.After < q.UpTo {
@@ -152,7 +152,7 @@ func TestRead_Nothing(t *testing.T) {
 	}
 }
 
-// What is about to be sent can be removed at that moment, and then nothing comes.
+// An event that is about to be sent can be removed at that moment, and then no message comes.
 func TestRead_EventsAreRemovedMeanwhile(t *testing.T) {
 	_, l := single(t)
 	stream := streamOf(t, l, "MCP_0")
@@ -180,8 +180,8 @@ func TestRead_EventsAreRemovedMeanwhile(t *testing.T) {
 	}
 }
 
-// A consumer that is made while something is removed counts that twice: with the message before the last it says that
-// nothing is to come.
+// A consumer that is made while a message is removed counts the removal twice: with the message before the last it
+// reports that none is pending.
 func TestRead_ConsumerCountsTooFew(t *testing.T) {
 	t.Parallel()
 	counts := regexp.MustCompile(`(\$JS\.ACK\.\S+\.)1 `)

@@ -25,7 +25,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// Whatever happens: every event that was acknowledged and not deleted is handled
+// Through restarts, every event that was acknowledged and not deleted is handled
 // once, in order, and every sequence is either handled or counted as missed.
 func TestTail_Restarts(t *testing.T) {
 	t.Parallel()
@@ -56,7 +56,7 @@ func TestTail_Restarts(t *testing.T) {
 			}
 		}
 	}
-	last = publish(t, l, "s", "t", 0) // nothing that was deleted lies after it
+	last = publish(t, l, "s", "t", 0) // no deleted entry lies after it
 	f.waitLast(t, last)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -152,7 +152,7 @@ func TestTail_WithoutJanitor(t *testing.T) {
 	restart(t, srv, l)
 	last := publish(t, l, "s", "t", 2)
 	f.waitLast(t, last)
-	// The entry before the event begins a generation; a janitor writes that down, and no other one.
+	// The entry before the event begins a generation; a janitor lists it, and no other one.
 	want := event.Generation{Start: last - 1}
 	for _, s := range []eventlog.State{look(t, l), look(t, open(t, srv))} {
 		want.ID = s.Generation().ID
@@ -176,7 +176,7 @@ func TestTail_WithoutJanitor(t *testing.T) {
 	}
 }
 
-// meanwhile is a tracer that does something whenever a span begins, in the middle of a publish.
+// meanwhile is a tracer that calls a function whenever a span begins, in the middle of a publish.
 type meanwhile struct {
 	noop.Tracer
 
@@ -196,7 +196,7 @@ type provider struct {
 
 func (p provider) Tracer(string, ...trace.TracerOption) trace.Tracer { return p.tracer }
 
-// An acknowledgement that is read once the server has lost the event says in which generation that was stored.
+// An acknowledgement that is read once the server has lost the event names the generation in which that was stored.
 func TestPublish_AcknowledgementIsReadLate(t *testing.T) {
 	srv, l := single(t)
 	eventlogtest.Begin(t, l)
@@ -219,8 +219,8 @@ func TestPublish_AcknowledgementIsReadLate(t *testing.T) {
 }
 
 // A program is paused right before it sends an event, or the birth of its stream, while the server is restarted
-// and loses what it has stored: nothing is stored before the server's run has a generation, nor an event without
-// the birth of its stream.
+// and loses its entries: no entry is stored before the server's run has a generation, and no event without the
+// birth of its stream.
 func TestPublish_ServerLosesItsTailMeanwhile(t *testing.T) {
 	t.Parallel()
 	for name, publish := range ways {
@@ -250,7 +250,7 @@ func TestPublish_ServerLosesItsTailMeanwhile(t *testing.T) {
 	}
 }
 
-// nextGenerations looks until the partition is there and has so many generations more than at a look before.
+// nextGenerations looks until the partition exists and has so many generations more than at a look before.
 func nextGenerations(t *testing.T, l *eventlog.Log, before eventlog.State, more int) (after eventlog.State) {
 	t.Helper()
 	waittest.Until(t, "the partition with its generations", func() bool {
@@ -262,13 +262,13 @@ func nextGenerations(t *testing.T, l *eventlog.Log, before eventlog.State, more 
 }
 
 // A server that is killed while it replaces the metadata of a stream does not find the stream again: a
-// janitor creates it anew, with its entries, and it is the same partition in a new generation.
+// janitor creates it again, with its entries, and it is the same partition in a new generation.
 func TestCreator_PartitionWithTornMetadata(t *testing.T) {
 	srv, l := single(t)
 	eventlogtest.Begin(t, l)
 	publishAll(t, l, "t", 0, 10)
 	before := look(t, l)
-	for restart := range 3 { // what was torn once must not be torn for good
+	for restart := range 3 { // metadata that were torn once must not be torn for good
 		stop(t, srv, l)
 		if restart == 0 {
 			srv.TearMetadata("MCP_0")

@@ -79,8 +79,8 @@ func TestScan_SlowHandler(t *testing.T) {
 	})
 }
 
-// M5: what is on its way to a reader that does not read is bounded in bytes, so that readers of
-// large events do not make the server end the connection for everybody.
+// M5: the messages in flight to a reader that does not read are bounded in bytes, so that readers of
+// large events do not make the server end the connection for all.
 func TestScan_BoundedInBytes(t *testing.T) {
 	t.Parallel()
 	const n, size = 200, 400 << 10
@@ -108,7 +108,7 @@ func TestScan_BoundedInBytes(t *testing.T) {
 		}
 	})
 	<-blocked
-	for came, still := uint64(0), 0; still < 20; still++ { // what the server has sent comes before its answer
+	for came, still := uint64(0), 0; still < 20; still++ { // the messages that the server has sent come before its answer
 		must.NoError(t, nc.Flush())
 		if now := nc.Stats().InBytes - before; now != came {
 			came, still = now, 0

@@ -20,7 +20,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// begun is an event that a series was given.
+// begun is an event of a series, with its outcome.
 type begun struct {
 	event eventlog.Event
 	on    *eventlog.Publishing
@@ -34,8 +34,8 @@ func runSeries(t *testing.T, l *eventlog.Log, events []eventlog.Event, within ti
 	return runUpset(t, l, events, within, 0, func() {})
 }
 
-// runUpset is runSeries with something that happens beside it when event at is begun. No event is waited for before
-// that is over.
+// runUpset is runSeries with a call of upset beside it when event at is begun. No event is waited for before
+// upset has returned.
 func runUpset(t *testing.T, l *eventlog.Log, events []eventlog.Event, within time.Duration, at int, upset func()) []begun {
 	t.Helper()
 	s := l.Series()
@@ -67,13 +67,13 @@ func runUpset(t *testing.T, l *eventlog.Log, events []eventlog.Event, within tim
 	return all
 }
 
-// What is stored of a series is its beginning, though its connection is lost meanwhile.
+// The stored events of a series are its beginning, though its connection is lost meanwhile.
 func TestSeries_OrderOverConnections(t *testing.T) {
 	t.Parallel()
 	const rounds, n = 50, 300
 	srv := natstest.Start(t)
 	var link natstest.Link
-	var left atomic.Int64 // events until the connection is lost, with what is about to be sent
+	var left atomic.Int64 // events until the connection is lost, with the data that is about to be sent
 	link.Before = func(data []byte) {
 		sent := int64(bytes.Count(data, []byte("HPUB mcp.0.s.")))
 		if before := left.Add(-sent) + sent; before > 0 && before <= sent {
@@ -90,7 +90,7 @@ func TestSeries_OrderOverConnections(t *testing.T) {
 		left.Store(1 + rand.Int64N(n))
 		all := runUpset(t, l, seriesOf(stream, n), 10*time.Second, 0, func() {
 			select {
-			case <-again: // what is sent now may overtake what was lost
+			case <-again: // events that are sent now may overtake lost ones
 			case <-t.Context().Done():
 			}
 			_ = l.Conn().Flush() // fails without a connection
@@ -100,7 +100,7 @@ func TestSeries_OrderOverConnections(t *testing.T) {
 	}
 }
 
-// wantBeginning says what is wrong with what is stored of a series.
+// wantBeginning fails the test unless the stored events of a series are its beginning, as acknowledged.
 func wantBeginning(t *testing.T, round int, all []begun, entries []eventlog.Entry) {
 	t.Helper()
 	for i, e := range entries {
@@ -127,13 +127,13 @@ func seriesOf(stream string, n int) []eventlog.Event {
 	return events
 }
 
-// Series of several streams and single events come to one partition at once. What a series
-// hears of its events is what the log has, also of those that it had before, and one
-// that the log does not take fails alone.
+// Series of several streams and single events come to one partition at once. The acknowledgements
+// of a series match the log, also those of events that it had before, and an event that the log
+// does not take fails alone.
 func TestSeries_OrderInACluster(t *testing.T) {
 	t.Parallel()
 	const large = 9                 // which event of each stream, from its end, is too large
-	const from, to = 20, 40         // of stream 0, stored before: JetStream refuses all that comes together with them, which follows one by one
+	const from, to = 20, 40         // of stream 0, stored before: JetStream refuses all events that come together with them, which follow one by one
 	sizes := [...]int{60, 700, 700} // the others are more than are stored at once
 	c := natstest.StartCluster(t)
 	l := replicated(t, c)
@@ -228,8 +228,8 @@ func together(t *testing.T, l *eventlog.Log) (n int) {
 	return n
 }
 
-// While leaders change and servers go, what is stored of a series is its beginning, without
-// a hole and in order, with all that was acknowledged.
+// While leaders change and servers stop, the stored events of a series are its beginning, without
+// a hole and in order, with all acknowledged ones.
 func TestSeries_FailureKeepsItsBeginning(t *testing.T) {
 	t.Parallel()
 	const rounds, n = 8, 3000
@@ -248,7 +248,7 @@ func TestSeries_FailureKeepsItsBeginning(t *testing.T) {
 				srv.Start()
 				return
 			}
-			// Not answered when there is no leader at the moment, which does as well.
+			// It gets no answer when there is no leader at the moment, which does as well.
 			_, _ = newJetStream(t, l).Conn().Request("$JS.API.STREAM.LEADER.STEPDOWN.MCP_0", nil, time.Second)
 		})
 		c.WaitCurrent()
@@ -260,15 +260,15 @@ func TestSeries_FailureKeepsItsBeginning(t *testing.T) {
 	t.Logf("%d of %d series failed", failed, rounds)
 }
 
-// Who gives up while an event waits finds it not stored, then and later.
+// A publisher that gives up while an event waits finds it not stored, then and later.
 func TestSeries_ContextEndsWhileWaiting(t *testing.T) {
 	c, l := inCluster(t)
 	publish(t, l, "s", "t", 0)
 	c.Servers[1].Stop()
-	c.Servers[2].Stop() // a majority is away
+	c.Servers[2].Stop() // a majority is down
 	events := seriesOf("t", 100)
 	for i := range events {
-		// Not all of them go together.
+		// Not all of them fit into one batch.
 		events[i].Data = append(events[i].Data, bytes.Repeat([]byte(" "), 64<<10)...)
 	}
 	all := runSeries(t, l, events, time.Second)
@@ -293,7 +293,7 @@ func TestSeries_ContextEndsWhileWaiting(t *testing.T) {
 	}
 }
 
-// Nothing overtakes an event that the partition has no room for, so that its publisher can store
+// No event overtakes one that the partition has no room for, so that its publisher can store
 // it, and those after it, later.
 func TestSeries_OrderWhenFull(t *testing.T) {
 	t.Parallel()

@@ -115,16 +115,16 @@ func TestCluster_KeepsGenerationsOfAServerThatWasAlone(t *testing.T) {
 	}
 }
 
-// JetStream compares a configuration with nothing. Two janitors may act for a moment, as when the servers that
-// held their lease in memory were restarted: one of them then writes what it had read before the other one began a
-// generation.
+// JetStream stores a configuration without a comparison. Two janitors may act for a moment, as when the servers that
+// held their lease in memory were restarted: one of them then writes the configuration that it had read before the
+// other one began a generation.
 func TestCluster_GenerationThatIsWrittenOver(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
 	l, reader := clustered(t, c, 1), clustered(t, c, 1)
 	there := allServers(t, l)
 	begin(t, l, there)
-	lost := publish(t, l, "s", "t", 1) + 1 // was stored and given an ID, and is gone
+	lost := publish(t, l, "s", "t", 1) + 1 // was stored and given an ID, and is lost
 	before := look(t, l)
 	read := streamOf(t, l, "MCP_0").CachedInfo()
 	restarted := maps.Clone(there)
@@ -164,8 +164,8 @@ func allServers(t *testing.T, l *eventlog.Log) cluster.Servers {
 	}, func(s cluster.Servers) bool { return len(s) == 3 })
 }
 
-// A client that is connected to the server that was not restarted does not wait. What it stores before the
-// janitor looks may have the sequences of what was lost, whichever server stored it and leads by then.
+// A client that is connected to the server that was not restarted does not wait. Events that it stores before the
+// janitor looks may have the sequences of lost ones, whichever server stored them and leads by then.
 func TestCluster_EventsStoredBeforeTheirGeneration(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -223,7 +223,7 @@ func TestCluster_EventsStoredBeforeTheirGeneration(t *testing.T) {
 	}
 }
 
-// compares does what an acting janitor does in a cluster, until the test ends.
+// compares compares the servers of a cluster, as an acting janitor does, until the test ends.
 func compares(t *testing.T, l *eventlog.Log) {
 	t.Helper()
 	l.AwaitJanitor(waittest.Timeout)
@@ -258,8 +258,8 @@ func startAll(c *natstest.Cluster) {
 	}
 }
 
-// What was stored after a copy of all servers' files is lost with it, and its IDs name
-// nothing else.
+// Events stored after a copy of all servers' files are lost with it, and their IDs name
+// no other event.
 func TestClusterRestore_IDsAreNotReused(t *testing.T) {
 	c, l := inCluster(t)
 	compares(t, l)
@@ -293,7 +293,7 @@ func TestClusterRestore_IDsAreNotReused(t *testing.T) {
 	}
 }
 
-// Who publishes the old way shows that the log takes events.
+// A publish straight to JetStream shows that the log takes events.
 func TestClusterRestart_NothingStoredBeforeItsGeneration(t *testing.T) {
 	c, l := inCluster(t)
 	l.AwaitJanitor(waittest.Timeout) // which comes once the log takes events
@@ -316,7 +316,7 @@ func TestClusterRestart_NothingStoredBeforeItsGeneration(t *testing.T) {
 		}
 	}
 	compares(t, l)
-	// It begins with what was published the old way, some of which may have had no answer in time.
+	// It begins with the events published straight to JetStream, some of which may have had no answer in time.
 	if got, begun := <-stored, look(t, l).Generation().Start; got <= last || begun <= before || got < begun {
 		t.Errorf("an event is stored at %d, after %d, and the generation begins at %d, after %d", got, last, begun, before)
 	}

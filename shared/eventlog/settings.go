@@ -203,7 +203,7 @@ func (s Settings) Limits() Limits {
 	return l
 }
 
-// limitsOf returns the limits of a stream, in which JetStream says 0 for none as well.
+// limitsOf returns the limits of a stream, for which JetStream has 0 for none as well.
 func limitsOf(cfg jetstream.StreamConfig) Limits {
 	l := Limits{
 		Replicas: max(cfg.Replicas, 1), MaxBytes: cfg.MaxBytes, MaxMessageBytes: int(cfg.MaxMsgSize) - HeaderRoom,

@@ -47,8 +47,8 @@ func TestTail_StoredAndNewEvents(t *testing.T) {
 	}
 }
 
-// Everything after what the client holds is removed while it is being handled:
-// nothing more comes that could say that the tail has caught up.
+// All entries after those that the client holds are removed while these are handled:
+// no message comes that could show that the tail has caught up.
 func TestTail_RestIsRemovedMeanwhile(t *testing.T) {
 	_, l := single(t)
 	const n = 4000
@@ -64,7 +64,7 @@ func TestTail_RestIsRemovedMeanwhile(t *testing.T) {
 	f.wait(t, "a start", func() bool { return len(f.starts) > 0 })
 	stream := streamOf(t, l, "MCP_0")
 	var held uint64
-	for held == 0 { // until the client holds what it gets in advance
+	for held == 0 { // until the client holds the messages that it gets in advance
 		for c := range stream.ListConsumers(waittest.Context(t)).Info() {
 			held = c.Delivered.Stream
 		}
@@ -85,8 +85,8 @@ func TestTail_RestIsRemovedMeanwhile(t *testing.T) {
 	}
 }
 
-// Whatever is stored is removed before it can be sent, as an operator's purge does: a tail that has caught up
-// before comes to the end of the partition all the same.
+// All stored entries are removed before they can be sent, as by an operator's purge: a tail that has caught up
+// before reaches the end of the partition all the same.
 func TestTail_NewestIsRemovedUnseen(t *testing.T) {
 	_, l := single(t)
 	last := publish(t, l, "s", "t", 0)
@@ -106,8 +106,8 @@ func TestTail_NewestIsRemovedUnseen(t *testing.T) {
 	}
 }
 
-// A look at the partition that was under way while events came in knows less than
-// the tail; that is no reason to begin again.
+// A look at the partition that was in flight while events came in is older than the
+// tail; that is no reason to begin again.
 func TestTail_LooksDoNotInterrupt(t *testing.T) {
 	_, l := single(t)
 	f := follow(t, l, 0, 0)
@@ -220,7 +220,7 @@ func TestTail_StartFails(t *testing.T) {
 	f.waitLast(t, last)
 }
 
-// A tail has caught up with what the partition held when it began, though more is stored all the time.
+// A tail has caught up with the entries that the partition held when it began, though more are stored all the time.
 func TestTail_CatchesUpWhileMoreIsStored(t *testing.T) {
 	_, l := single(t)
 	js := newJetStream(t, l)
@@ -321,8 +321,8 @@ func TestTail_BackfillSlots(t *testing.T) {
 	}
 }
 
-// A tail that has had nothing to do for long does not stand still at the first event that
-// is on its way.
+// A tail that has received no entry for long does not count as stalled at the first event
+// that is in flight.
 func TestTail_StandsStill(t *testing.T) {
 	begin := time.Now()
 	var s eventlog.Standing

@@ -12,7 +12,7 @@ func TestTrimList_RoundTrip(t *testing.T) {
 		"7*3,3":   {7, 8, 9, 12},
 		"1*2":     {1, 2},
 		"a":       {10},
-		"z,1,1*2": nil, // not what is written, but read
+		"z,1,1*2": nil, // formatList does not write it, but it is read
 	} {
 		got, err := parseList(text, 100)
 		if err != nil || want != nil && !slices.Equal(got, want) {

@@ -85,7 +85,7 @@ func stream(t *testing.T, js jetstream.JetStream, n int) jetstream.Stream {
 	return s
 }
 
-// read returns the first n sequences that a reader hands over.
+// read returns the first n sequences that a reader delivers.
 func read(t *testing.T, r *natsconn.Reader, n int) (sequences []uint64, bytes int) {
 	t.Helper()
 	all := make(chan *nats.Msg, 100)
@@ -104,7 +104,7 @@ func read(t *testing.T, r *natsconn.Reader, n int) (sequences []uint64, bytes in
 			t.Fatalf("%d of %d messages came", len(sequences), n)
 		}
 	}
-	for err := r.Stop(); err != nil; err = r.Stop() { // no message is handed over after
+	for err := r.Stop(); err != nil; err = r.Stop() { // no message is delivered after
 		if !errors.Is(err, context.DeadlineExceeded) { // not removed in time
 			t.Fatal(err)
 		}
@@ -144,7 +144,7 @@ func TestReader_ConsumerIsDeleted(t *testing.T) {
 	r := must.Value(natsconn.NewReader(t.Context(), js, "S", natsconn.ReaderConfig{After: 1}))(t)
 	must.NoError(t, r.Start(func(*nats.Msg, *nats.MsgMetadata) { t.Error("a message") }))
 	for name := range s.ConsumerNames(t.Context()).Name() {
-		// The server says nothing about a request that comes while the consumer goes.
+		// The server does not answer a request that comes while the consumer is deleted.
 		waittest.Until(t, "the server has the reader's request", func() bool {
 			c, err := s.Consumer(t.Context(), name)
 			return err == nil && c.CachedInfo().NumWaiting > 0
@@ -162,8 +162,8 @@ func TestReader_ConsumerIsDeleted(t *testing.T) {
 	}
 }
 
-// What a reader is sent at a time is bounded in bytes, whatever the messages' sizes are; one that is
-// larger comes by itself.
+// The messages that a reader receives at a time are bounded in bytes, for any sizes of messages; one that
+// is larger comes by itself.
 func TestReader_LargeMessagesAmongSmallOnes(t *testing.T) {
 	js := single(t)
 	nc := js.Conn()
@@ -193,7 +193,7 @@ func TestReader_LargeMessagesAmongSmallOnes(t *testing.T) {
 	}))
 	waittest.Receive(t, "the first large one", first)
 	before := nc.Stats().InBytes
-	must.Value(nc.Request("$JS.API.INFO", nil, waittest.Timeout))(t) // what was sent before has come
+	must.Value(nc.Request("$JS.API.INFO", nil, waittest.Timeout))(t) // the messages sent before have come
 	if more := nc.Stats().InBytes - before; more > 4<<20 {
 		t.Errorf("%d bytes come while one message is held", more)
 	}
@@ -202,7 +202,7 @@ func TestReader_LargeMessagesAmongSmallOnes(t *testing.T) {
 	must.NoError(t, r.Stop())
 }
 
-// A request may end with the last byte that it asks for, of which the server says nothing.
+// A request may end with the last byte that it asks for, which the server does not report.
 func TestReader_RequestEndsWithItsLastByte(t *testing.T) {
 	js := single(t)
 	const messages, size, full = 40, 60_000, 2 << 20
@@ -229,7 +229,7 @@ func TestReader_RequestEndsWithItsLastByte(t *testing.T) {
 				t.Fatalf("%d of %d messages came: %v", len(received), messages, err)
 			}
 		}
-		_ = r.Stop() // the stream goes with it
+		_ = r.Stop() // the deletion of the stream removes the consumer, too
 		return received
 	}
 	bytes := 0
@@ -248,7 +248,7 @@ func TestReader_RequestEndsWithItsLastByte(t *testing.T) {
 	t.Fatal("no request ends with its last byte")
 }
 
-// A message of which a client could think that it is the server's own word is handed over as others.
+// A message that a client could take for a status message of the server is delivered as others are.
 func TestReader_MessageLikeAStatus(t *testing.T) {
 	js := single(t)
 	stream(t, js, 0)

@@ -57,7 +57,7 @@ type Reader struct {
 	server    *Server
 	stream    string
 	consumer  string
-	next      string // where messages are asked for
+	next      string // the subject of requests for messages
 	request   pullRequest
 	silence   time.Duration // after which a server that sends nothing counts as lost
 	patience  time.Duration // for a consumer that the server does not know yet

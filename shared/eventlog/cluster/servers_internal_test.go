@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// servers reads what a test writes of servers, each with its life: "a1 b1 c?2".
+// servers parses a test's text of servers, each with its life: "a1 b1 c?2".
 func servers(text string) Servers {
 	s := Servers{}
 	for word := range strings.FieldsSeq(text) {
@@ -122,7 +122,7 @@ func (r *ring) judge(t *rapid.T) {
 }
 
 // Servers that are restarted one after the other never make a generation begin; a power
-// cut of all always does, in whatever order they come back.
+// cut of all always does, in whatever order they start again.
 func TestServers_LossNeedsAPowerCut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rnd := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
