@@ -101,7 +101,7 @@ var (
 )
 
 // PutFor writes a value that is kept for a time, in whole seconds. The key-value client can do so only
-// for a key that has none. With an expected sequence of the subject among opts it is compare-and-set; see [Conflict].
+// for a key without a value. With an expected sequence of the subject among opts it is compare-and-set; see [Conflict].
 func PutFor(ctx context.Context, js jetstream.JetStream, bucket, key string, value []byte, ttl time.Duration, opts ...jetstream.PublishOpt) error {
 	msg := nats.NewMsg(subject(bucket, key))
 	msg.Data = value
@@ -112,7 +112,7 @@ func PutFor(ctx context.Context, js jetstream.JetStream, bucket, key string, val
 // ErrNearlyFull is returned by [CheckRoom] when less than an eighth of a bucket is left.
 var ErrNearlyFull = errors.New("the bucket is nearly full")
 
-// CheckRoom is for new keys of which clients decide how many there are: they leave an eighth of the bucket's bytes to
+// CheckRoom is for new keys whose number depends on clients: they leave an eighth of the bucket's bytes to
 // other keys. Errors are [ErrNearlyFull], or those of JetStream.
 func CheckRoom(ctx context.Context, js jetstream.JetStream, bucket string) error {
 	stream, err := js.Stream(ctx, streamName(bucket))

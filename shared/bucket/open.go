@@ -49,8 +49,8 @@ func Ensure(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamCon
 }
 
 // Conflict reports whether a write was refused because its key has another revision, or
-// has one. The client's own errors leave out a Create over a removed key of a bucket with
-// replicas.
+// has one at all. The client's own errors leave out a Create over a removed key of a bucket
+// with replicas.
 func Conflict(err error) bool {
 	return natsconn.Code(err) == jetstream.JSErrCodeStreamWrongLastSequence || busy(err) // the latter with replicas
 }

@@ -186,8 +186,8 @@ const (
 // Resolve checks an ID against a place and the partition's generations, oldest
 // first; place.Generation is ignored. IDs made before the session was opened, which
 // carry no life, are as good as those made after. For RolledBack and MaybeRolledBack it also
-// returns the newest sequence that the ID's holder and the partition have in common as far
-// as the list tells, or 0 when there is none.
+// returns the newest sequence that the ID's holder and the partition have in common by the
+// list, or 0 when there is none.
 func Resolve(id ID, place TagParts, generations []Generation) (Verdict, uint64) {
 	if id.Stream != place.Stream {
 		return Unknown, 0
@@ -216,11 +216,11 @@ func Resolve(id ID, place TagParts, generations []Generation) (Verdict, uint64) 
 	return verdict, 0
 }
 
-// lostGeneration judges an ID of a generation that is not on the list. It was begun after the
-// copy of the log was made that the partition was rolled back to, or it was merged with a
-// later one. Such an ID is never good: its generation may itself have followed a roll-back of
-// which nothing is on the list. If there was none, everything before the earliest start but
-// the origin's is shared. A list without the origin proves nothing.
+// lostGeneration judges an ID of a generation that is not on the list. Either the partition was
+// rolled back to a copy of the log from before that generation, or it was merged with a later
+// one. Such an ID is never good: its generation may itself have followed a roll-back that left
+// no trace on the list. If there was none, all entries before the earliest start but the
+// origin's are shared. A list without the origin proves nothing.
 func lostGeneration(id ID, origin string, generations []Generation) (Verdict, uint64) {
 	verdict := RolledBack
 	if len(generations) >= MaxGenerations {
@@ -273,8 +273,8 @@ func KeepGenerations(earlier, generations []Generation) []Generation {
 
 // Fork compares two lists of generations of one partition, the older look first.
 // It returns the newest sequence that the partition surely had at both looks: the
-// largest sequence there is when nothing was begun in between, and 0 when the
-// lists have nothing in common.
+// largest possible one when no generation was begun in between, and 0 when the
+// lists have no generation in common.
 func Fork(before, after []Generation) uint64 {
 	for i, g := range slices.Backward(before) {
 		if j := slices.IndexFunc(after, func(other Generation) bool { return other.ID == g.ID }); j >= 0 {

@@ -52,7 +52,7 @@ func clustered(t testing.TB, c *natstest.Cluster, replicas int, opts ...nats.Opt
 	return l
 }
 
-// A server without most of the others answers with its own state, which may lack the log's end.
+// A server without most of the others answers with its own state, whose end is not the log's end.
 func TestLook_ClusterWithoutALeader(t *testing.T) {
 	c, l := inCluster(t)
 	publish(t, l, "s", "t", 1)

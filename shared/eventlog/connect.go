@@ -76,7 +76,7 @@ type dialGuard struct {
 	dialed     atomic.Uint64
 }
 
-// errPublishing is returned by a dial during a publish, which does not wait: nats.go dials under
+// errPublishing is returned by a dial during a publish. The dial does not wait: nats.go dials under
 // a lock that publishers wait for (docs/upstream/0006).
 var errPublishing = errors.New("something is being published on the connection before")
 

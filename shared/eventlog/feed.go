@@ -8,7 +8,7 @@ import (
 
 // Feed lets the tails of several logs in one process share the messages of one consumer:
 // a headers-only tail that has caught up rides on a tail of whole messages, its host, and
-// needs no consumer any more. Both must be of the same log on the same server.
+// needs no consumer any more. Unless both are the same log on the same server, nothing is shared.
 //
 // It rides until either of the two ends, and then starts again, as after any interruption.
 // A rider never holds up its host: it has a queue, and is dropped when it does not keep up.

@@ -23,7 +23,7 @@ import (
 // is safe for concurrent use.
 type gathers struct {
 	mu  sync.Mutex
-	all map[event.Subject]*gather // those under way, by their fence
+	all map[event.Subject]*gather // the active ones, by their fence
 }
 
 // gather holds the events that wait for one fence.
@@ -75,7 +75,7 @@ func (l *Log) join(w *Publishing) {
 	w.queued.giveUp = func(q *queued, err error) { l.gathers.remove(g, q, err) }
 }
 
-// remove removes an event whose caller has given up from those that wait. It is not sent.
+// remove removes an event whose caller has given up from the waiting ones. It is not sent.
 func (a *gathers) remove(g *gather, q *queued, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -69,7 +69,7 @@ func (l *Log) Opening(ctx context.Context, session string) (Opening, error) {
 	return o, nil
 }
 
-// Sealed reports whether a life was sealed, and at what time, after which it has no new
+// Sealed reports whether a life was sealed, and the time, after which it has no new
 // streams. The error wraps [ErrUnavailable].
 func (l *Log) Sealed(ctx context.Context, session, life string) (at time.Time, sealed bool, err error) {
 	s := event.Subject{Partition: l.Partition(session), Session: session, Life: life, Kind: event.Seal}

@@ -188,7 +188,7 @@ func (s *scan) end(through uint64, err error) {
 	}
 }
 
-// wait returns when the scan is over. It finds out when no message will come any more.
+// wait returns when the scan is over. It ends the scan when no more messages will come.
 func (s *scan) wait(ctx context.Context, broken <-chan error) {
 	ticker := time.NewTicker(scanPatience)
 	defer ticker.Stop()

@@ -31,7 +31,7 @@ const (
 	// Trimmed means that a limit of events, bytes or streams was exceeded, or that the session was closed a
 	// while ago.
 	Trimmed Reason = "trimmed"
-	// Cleared means that somebody cleared the stream or session.
+	// Cleared means that the stream or session was cleared.
 	Cleared Reason = "cleared"
 )
 
