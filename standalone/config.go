@@ -66,7 +66,7 @@ func (c Config) checkPorts() error {
 	flags := map[string]string{}
 	for _, a := range c.addrs() {
 		if _, port, err := net.SplitHostPort(a.addr); err != nil || port == "0" {
-			continue // checked, or none is wanted
+			continue // checked already, or no port, or any free one
 		}
 		if other, taken := flags[a.addr]; taken {
 			return fmt.Errorf("%s and %s are the same", other, a.flag)
@@ -108,8 +108,8 @@ func (c *Config) checkReach() error {
 	)
 }
 
-// Options are the parser's options: what the flags of the services default to
-// here, where somebody tries things out and waits for Ctrl-C to be done.
+// Options are the parser's options: the defaults of the services' flags here, where
+// somebody tries things out and waits for Ctrl-C to be done.
 func Options() []kong.Option {
 	defaults := map[string]string{"drain": "2s", "playground": "true", "admin-page": "true", "nats-sync-interval": "10s"}
 	helps := map[string]string{

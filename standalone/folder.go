@@ -15,7 +15,7 @@ import (
 )
 
 // folderVersion is the version of the layout of the data folder, which is that of the log in it:
-// NATS, which would remove what has expired, is not started on a log of an unknown version.
+// NATS, which would remove expired messages, is not started on a log of an unknown version.
 //
 //	VERSION      this number; written before anything else
 //	LOCK         the process that uses the folder; locked for as long as it does
@@ -29,8 +29,8 @@ const (
 	keyFile     = "nats.nk"
 )
 
-// folder is the data folder, locked for this process. The lock goes with the
-// process, however it ends, so that kill -9 leaves nothing to tidy up.
+// folder is the data folder, locked for this process. The lock ends with the process,
+// however it ends, so that kill -9 leaves nothing to tidy up.
 type folder struct {
 	path string
 	lock *os.File
@@ -49,8 +49,8 @@ func openFolder(path string, minFree int64) (*folder, error) {
 	if err := os.MkdirAll(path, 0o750); err != nil {
 		return nil, refused(path, err)
 	}
-	// Before there is a lock there is nothing to look at but the version: it says
-	// whether the folder is ours to put a lock into.
+	// Before the lock, only the version is checked: it tells whether the folder is ours
+	// to put a lock into.
 	if err := checkVersion(path); err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func (f *folder) take() error {
 	return f.writePID()
 }
 
-// writePID says in the lock file who holds it, for people.
+// writePID writes the process ID into the lock file, for people.
 func (f *folder) writePID() error {
 	err := f.lock.Truncate(0)
 	if err == nil {
@@ -132,8 +132,8 @@ func checkVersion(path string) error {
 	return nil
 }
 
-// checkEmpty reports whether a folder without a version holds nothing of others: the version is
-// written before anything else, so a folder with other files belongs to another program.
+// checkEmpty reports whether a folder without a version has no files of another program: the
+// version is written before anything else, so other files are not ours.
 func checkEmpty(path string) error {
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -162,7 +162,7 @@ func (f *folder) writeVersion() error {
 	return nil
 }
 
-// replaceFile writes a file that is there as it was or as a whole: neither a kill nor a full disk leaves a
+// replaceFile replaces a file as a whole or not at all: neither a kill nor a full disk leaves a
 // part of it.
 func replaceFile(name, text string, mode fs.FileMode) error {
 	file, err := os.OpenFile(name+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
@@ -182,7 +182,7 @@ func (f *folder) isNew() bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// refused says why a folder cannot be used.
+// refused returns the error of a folder that cannot be used, with advice.
 func refused(path string, err error) error {
 	if cause := (*fs.PathError)(nil); errors.As(err, &cause) {
 		err = cause.Err

@@ -11,8 +11,8 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// A running program's log is shown and changed through its NATS port, and the
-// program goes by it at once and after a restart.
+// A running program's log is shown and changed through its NATS port, and the program
+// applies the change at once and after a restart.
 func TestLogCommand_RunningProgram(t *testing.T) {
 	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
@@ -55,7 +55,7 @@ func TestLogCommand_RunningProgram(t *testing.T) {
 	r.stop()
 }
 
-// firstBlock returns what a stream begins with.
+// firstBlock returns the first block of an event stream.
 func firstBlock(t *testing.T, url string) string {
 	t.Helper()
 	req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)

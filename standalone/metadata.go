@@ -14,8 +14,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// mendMetadata finishes what a kill interrupted before: the server replaces the two files that hold a
-// stream's metadata one after the other, and does not find a stream of which they do not belong together
+// mendMetadata finishes an update that a kill interrupted: the server replaces the two files that hold a
+// stream's metadata one after the other, and does not find a stream whose two files do not match
 // (docs/upstream/0036). Nothing runs in the folder yet.
 func mendMetadata(f *folder, log *slog.Logger) error {
 	metas, err := fs.Glob(os.DirFS(f.path), "jetstream/*/streams/*/"+server.JetStreamMetaFile) // the path itself is no pattern
@@ -44,8 +44,8 @@ func mendStream(meta string) (mended bool, err error) {
 	}
 	name := filepath.Base(filepath.Dir(meta))
 	var info server.FileStreamInfo
-	if _ = json.Unmarshal(text, &info); info.Name != name { // of what is not JSON nothing is read
-		return false, nil // the server says so
+	if _ = json.Unmarshal(text, &info); info.Name != name { // text that is not JSON gives no name
+		return false, nil // the server reports it
 	}
 	key := sha256.Sum256([]byte(name))
 	hash, err := highwayhash.New64(key[:])

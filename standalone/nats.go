@@ -34,13 +34,13 @@ var errServer = errors.New("the embedded NATS server failed")
 // natsServer is the embedded NATS server.
 type natsServer struct {
 	server *server.Server
-	key    []nats.Option   // of the one user that there is; none when it takes everybody
+	key    []nats.Option   // of the only user; empty when it accepts everybody
 	failed context.Context //nolint:containedctx // ends with the first fatal error of the server, which is its cause
 }
 
-// startNATS starts a server with its store in the folder, and waits until it takes
-// connections. addr is where programs outside this one reach it, empty for nowhere; guarded
-// says that it takes no client without the key in the folder. It syncs its files every
+// startNATS starts a server with its store in the folder, and waits until it accepts
+// connections. addr is the address for other programs, empty for none; guarded means that
+// it accepts no client without the key in the folder. It syncs its files every
 // syncInterval, or after each write when that is 0.
 func startNATS(ctx context.Context, f *folder, addr string, guarded bool, syncInterval time.Duration, log *slog.Logger) (*natsServer, error) {
 	n := &natsServer{}
@@ -137,7 +137,7 @@ func (n *natsServer) stop() {
 	n.server.WaitForShutdown()
 }
 
-// serverLog is the server's logger. What it notices is of interest to few.
+// serverLog is the server's logger. Its notices are of interest to few.
 type serverLog struct {
 	log    *slog.Logger
 	folder string                  // of the store
@@ -161,7 +161,7 @@ func (l *serverLog) Warnf(format string, v ...any) {
 	l.log.Warn(fmt.Sprintf(format, v...)) //nolint:sloglint // the server's own words
 }
 
-// Errorf ends the program when JetStream cannot write: it takes nothing more then,
+// Errorf ends the program when JetStream cannot write: it accepts no more messages then,
 // even when there is space again, until it is restarted (docs/upstream/0008).
 func (l *serverLog) Errorf(format string, v ...any) {
 	text := fmt.Sprintf(format, v...)
@@ -175,8 +175,8 @@ func (l *serverLog) Errorf(format string, v ...any) {
 	}
 }
 
-// Fatalf does not end the process, as the server would have it: the program stops
-// in order and says why.
+// Fatalf does not end the process, as the server would have it: the program stops in
+// order and reports the error.
 func (l *serverLog) Fatalf(format string, v ...any) {
 	l.fail(fmt.Errorf("%w: %s", errServer, fmt.Sprintf(format, v...)))
 }

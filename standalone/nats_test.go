@@ -62,7 +62,8 @@ func TestNATS_AccessControl(t *testing.T) {
 	}
 }
 
-// A bridge whose name another one has taken leaves NATS, which goes on: it must not get what that one is to answer.
+// A bridge whose name another bridge has taken disconnects from NATS, which keeps running: it must not receive the
+// other one's requests.
 func TestNATS_BridgeIsReplaced(t *testing.T) {
 	t.Parallel()
 	r := start(t, filepath.Join(t.TempDir(), "data"), "--upstream=http://127.0.0.1:1", "--bridge-name=b")

@@ -71,7 +71,7 @@ func Run(ctx context.Context, cfg Config, env daemon.Env) error {
 	actors, err := p.build(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // told to stop while it was starting
+			return nil // stopped while it was starting
 		}
 		return err
 	}
@@ -111,8 +111,8 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 	}
 	p.cleanups = append(p.cleanups, server.stop)
 
-	// A stop waits for what is being made now: it takes a moment, and a server that is
-	// stopped in the middle of making a stream leaves half of it behind (docs/upstream/0009).
+	// A stop waits for the current step: it takes a moment, and a server that is stopped in
+	// the middle of making a stream leaves half of it (docs/upstream/0009).
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), natsStart)
 	defer cancel()
 	opts := append([]nats.Option{nats.InProcessServer(server.server), nats.NoCallbacksAfterClientClose()}, server.key...)
@@ -195,7 +195,7 @@ func (p *program) services(forJanitor, forIngest, forEdge *backend.Backend) ([]d
 	return []daemon.Actor{{Name: "janitor", Run: j.Run}, {Name: "ingest", Run: in.Run}, {Name: "sse-edge", Run: e.Run}}, nil
 }
 
-// banner is what a user who has just started the program looks for.
+// banner returns the attributes that a user who has just started the program looks for.
 func (p *program) banner(url string) []any {
 	attrs := []any{"url", url + "/"}
 	if p.cfg.Janitor.AdminPage {
@@ -218,7 +218,7 @@ func (p *program) checkAddrs() error {
 	}()
 	for _, a := range p.cfg.addrs() {
 		if a.addr == "" {
-			continue // none is wanted
+			continue // switched off
 		}
 		ln, err := daemon.Listen(a.addr, a.flag)
 		if err != nil {
@@ -229,7 +229,7 @@ func (p *program) checkAddrs() error {
 	return nil
 }
 
-// explain says what to do about a log that cannot be created or opened.
+// explain adds to an error what to do about a log that cannot be created or opened.
 func explain(f *folder, err error) error {
 	switch {
 	case errors.Is(err, eventlog.ErrMismatch):

@@ -84,8 +84,8 @@ func TestRun_FilesOfPartitionsAreNotForClients(t *testing.T) {
 	}
 }
 
-// A disk that fills up while the program runs cannot be had on every machine: what the server says about it
-// can. Without a free file descriptor there may be disk space.
+// Not every machine has a disk that fills up while the program runs, so the server's error text stands in
+// for one. Without a free file descriptor there may be disk space.
 func TestRun_ServerCannotWrite(t *testing.T) {
 	for says, want := range map[string]struct {
 		cause error

@@ -27,7 +27,7 @@ func TestSessionsCommand_RunningProgram(t *testing.T) {
 		}
 		return out
 	}
-	// shows asks again: who has not answered within a second is left out.
+	// shows repeats the command: a list leaves out a service that has not answered within a second.
 	shows := func(what string, ok func(string) bool, args ...string) string {
 		t.Helper()
 		return waittest.Value(t, what, func() string { out, _ := try("", args...); return out }, ok)

@@ -184,8 +184,8 @@ func TestPublish_LargestMessage(t *testing.T) {
 	}
 }
 
-// announce says that a body of some length will follow, sends none, and returns the
-// status: an answer to what is still being sent may be lost.
+// announce sends the header of a request with a length but no body, and returns the
+// status: an answer to a body that is still being sent may be lost.
 func announce(t *testing.T, addr, path string, length int) (status int) {
 	t.Helper()
 	conn := webtest.Dial(t, addr, fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", path, length))

@@ -11,9 +11,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// event is what is published. Who publishes straight to JetStream checks it before:
-// session and stream are 1 to 128 visible ASCII characters, but not ".", ".." or, for a
-// session, "*"; data is one JSON value in UTF-8.
+// event is an event to publish. A program that publishes straight to JetStream checks it
+// before: session and stream are 1 to 128 visible ASCII characters, but not ".", ".." or,
+// for a session, "*"; data is one JSON value in UTF-8.
 type event struct {
 	session, stream string
 	kind            string // SSE event type; empty: message
@@ -26,7 +26,7 @@ func (e event) subject(partitions int, life, rest string) string {
 	return fmt.Sprintf("mcp.%d.%s.%s.%s", partition(e.session, partitions), token(e.session), life, rest)
 }
 
-// message returns what is published for the event in a life of its session.
+// message returns the message that stores the event in a life of its session.
 func (e event) message(partitions int, life string) *nats.Msg {
 	msg := nats.NewMsg(e.subject(partitions, life, token(e.stream)))
 	msg.Data = e.data
@@ -38,8 +38,8 @@ func (e event) message(partitions int, life string) *nats.Msg {
 	return msg
 }
 
-// birth returns what is stored before the first event of the stream: it names the stream,
-// so that the end of the session ends it too.
+// birth returns the message to store before the first event of the stream: it names the
+// stream, so that the end of the session ends it too.
 func (e event) birth(partitions int, life string) *nats.Msg {
 	msg := nats.NewMsg(e.subject(partitions, life, "=birth."+token(e.stream)))
 	fence(msg, e.subject(partitions, life, "=seal"))
@@ -72,7 +72,7 @@ func token(name string) string {
 }
 
 // messageID binds a key to its session, life and stream, as JetStream looks for duplicates
-// in the whole partition: SHA-256 of the four, each behind its length, and of the index
+// in the whole partition: SHA-256 of the four, each after its length, and of the index
 // among the events with this key; 16 bytes of it in base64url. So a repetition through
 // ingest, with this Idempotency-Key, is found as well. Lengths and index are varints
 // (LEB128): below 128, a single byte.

@@ -19,16 +19,16 @@ const (
 	repeatWithin = 90 * time.Second
 	// connectWithin is how long the log may take for the first answer.
 	connectWithin = 5 * time.Second
-	// answerWithin is how long a request waits for its answer: one that was lost with the connection has none.
+	// answerWithin is how long a request waits for its answer: a request lost with the connection has none.
 	answerWithin = 2 * time.Second
 	// pause is how long to wait before the next attempt.
 	pause = 250 * time.Millisecond
-	// generationWithin is how long a server's generation is waited for while the log answers:
-	// without a janitor there will be none.
+	// generationWithin bounds the wait for a server's generation while the log answers:
+	// without a janitor none begins.
 	generationWithin = 10 * time.Second
-	// askEvery is how often the session's life is asked for: the log forgets a session that was closed
-	// --tombstone-ttl ago, with keepClosed in its metadata 10 minutes ago, and then refuses nothing any more
-	// that is sent to its life.
+	// askEvery is how often the publisher asks for the session's life: the log forgets a session that was
+	// closed --tombstone-ttl ago, with keepClosed in its metadata 10 minutes ago, and then no longer
+	// refuses messages to its life.
 	askEvery = 10 * time.Minute
 )
 
@@ -79,7 +79,7 @@ func connect(ctx context.Context, url string) (*publisher, error) {
 
 func log(partition int) string { return "MCP_" + strconv.Itoa(partition) }
 
-// metadata is what the log says of itself at a partition.
+// metadata returns the log's metadata at a partition.
 func (p *publisher) metadata(ctx context.Context, partition int) (map[string]string, error) {
 	stream, err := p.js.Stream(ctx, log(partition))
 	if err != nil {
@@ -88,7 +88,7 @@ func (p *publisher) metadata(ctx context.Context, partition int) (map[string]str
 	return stream.CachedInfo().Config.Metadata, nil
 }
 
-// publish stores an event, and returns when JetStream says that it has. It repeats the event under the same
+// publish stores an event, and returns when JetStream acknowledges it. It repeats the event under the same
 // ID, so that it is stored once. The error wraps errUnknown if it may be stored all the same.
 func (p *publisher) publish(ctx context.Context, e event) (*jetstream.PubAck, error) {
 	deadline := time.Now().Round(0).Add(repeatWithin) // the monotonic clock stands still while the machine sleeps
@@ -143,8 +143,8 @@ func (p *publisher) send(ctx context.Context, msg *nats.Msg, e event) (*jetstrea
 	return ack, err
 }
 
-// begin finds out the session's life and sees to the birth of the stream, once for each server that is
-// connected, since one that was restarted may have lost the birth, and every askEvery.
+// begin finds out the session's life and stores the birth of the stream, once for each connected
+// server, since a restarted one may have lost the birth, and every askEvery.
 func (p *publisher) begin(ctx context.Context, e event) error {
 	server, now := p.nc.ConnectedServerId(), time.Now().Round(0) // the machine may have been suspended
 	if p.server == server && now.Sub(p.asked) < askEvery {
@@ -164,8 +164,8 @@ func (p *publisher) begin(ctx context.Context, e event) error {
 	return nil
 }
 
-// bear stores the birth of the stream, unless there is one: a second one would hide what the janitor
-// has noted in its copy of the first.
+// bear stores the birth of the stream, unless there is one: a second one would hide the janitor's
+// notes in its copy of the first.
 func (p *publisher) bear(ctx context.Context, e event, life string) error {
 	birth := e.birth(p.partitions, life)
 	stream, err := p.js.Stream(ctx, log(partition(e.session, p.partitions)))
@@ -180,7 +180,7 @@ func (p *publisher) bear(ctx context.Context, e event, life string) error {
 	return err
 }
 
-// lifeOf asks ingest for the life of the session, which is all that is needed of it.
+// lifeOf asks ingest for the life of the session; begin needs nothing else of the answer.
 func (p *publisher) lifeOf(ctx context.Context, e event) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -203,8 +203,8 @@ func (p *publisher) lifeOf(ctx context.Context, e event) (string, error) {
 }
 
 // awaitGeneration waits until the janitor has begun a generation for the server that is connected
-// now: after a power cut, an event that is stored before may get the ID of one that was
-// lost. In a cluster the janitor writes down which servers there are.
+// now: after a power cut, an event stored before that may get the ID of a lost event. In a
+// cluster the janitor notes the servers in the metadata.
 func (p *publisher) awaitGeneration(ctx context.Context, partition int, server string) error {
 	for deadline := time.Now().Add(generationWithin); ; time.Sleep(20 * time.Millisecond) {
 		meta, err := p.metadata(ctx, partition)
@@ -219,7 +219,7 @@ func (p *publisher) awaitGeneration(ctx context.Context, partition int, server s
 }
 
 // knows reports whether a list of servers, in JSON, has the ID of a server under its name,
-// or nothing.
+// or no ID.
 func knows(list, name, id string) bool {
 	var servers map[string]string
 	if err := json.Unmarshal([]byte(list), &servers); err != nil || servers[name] == "" {

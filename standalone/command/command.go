@@ -64,7 +64,7 @@ func serve(args []string) daemon.App {
 	}
 }
 
-// variables returns those of the commands beside serve, which may be set in the same shell.
+// variables returns the environment variables of the commands other than serve, which may be set in the same shell.
 func variables() (names []string) {
 	for _, c := range commands() {
 		if c.name == serveName {
@@ -120,7 +120,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return daemon.ExitUsage
 }
 
-// help is what rejoin --help prints.
+// help returns the text of rejoin --help.
 func help() string {
 	var b strings.Builder
 	b.WriteString("Usage: rejoin [<command>] [flags]\n\nResumable event streams: publish, stream, and resume exactly.\n\nCommands:\n")
@@ -149,11 +149,11 @@ rejoin <command> --help shows the flags of a command, and more examples.
 	return b.String()
 }
 
-// sameBytes is how much of a name tells what was meant.
+// sameBytes is how many bytes of a name identify the command.
 const sameBytes = 4
 
-// nearest returns the first command that begins as word does, or of which word is a typo; empty for
-// a word that is like none.
+// nearest returns the first command that begins as word does, or of which word is a typo; empty
+// when there is none.
 func nearest(word string) string {
 	for _, c := range commands() {
 		if strings.HasPrefix(c.name, word[:min(len(word), sameBytes)]) || daemon.IsTypo(word, c.name) {

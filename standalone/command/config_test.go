@@ -48,7 +48,7 @@ func TestConfigCheck(t *testing.T) {
 	}
 }
 
-// An address that is none is a wrong flag: the data folder is not created.
+// A malformed address is a wrong flag: the data folder is not created.
 func TestServe_WrongAddresses(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, arg := range []string{"--edge-addr=8080", "--ingest-addr=foo", "--janitor-addr=a:b:c", "--nats-addr=4222", "--admin-addr=:99999"} {
@@ -78,7 +78,7 @@ func TestServe_EmptyAddresses(t *testing.T) {
 	}
 }
 
-// What cannot work with one program is refused by the start and by "config check".
+// The start and "config check" refuse settings that cannot work with one program.
 func TestServe_SettingsThatCannotWork(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for arg, want := range map[string]string{
@@ -133,7 +133,7 @@ func TestServe_LimitOfZero(t *testing.T) {
 	}
 }
 
-// "config check" of a service's own program reports what Run would.
+// "config check" of a service's own program reports the errors of Run.
 func TestConfigCheck_Services(t *testing.T) {
 	for name, tt := range map[string]struct {
 		cli   func() daemon.CLI

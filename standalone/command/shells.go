@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// place is where a command line can stand, and what can follow there.
+// place is a command or subcommand, and the words and flags that can follow it.
 type place struct {
 	path  string // the commands so far: "", "log", "log set"
 	words []word
@@ -24,8 +24,8 @@ type flag struct {
 // completeName is the command that the scripts of all shells call.
 const completeName = "__complete"
 
-// complete returns what the last of a command line's words can become, a line for each, with its help after a
-// tab. bash splits words at "=".
+// complete returns the completions of a command line's last word, a line for each, with its help after a tab.
+// bash splits words at "=".
 func complete(places []place, line []string) string {
 	if len(line) == 0 {
 		return ""
@@ -78,7 +78,7 @@ func values(prefix string, f flag) (words []word) {
 	return words
 }
 
-// scripts complete in each shell with what [complete] returns, or with files when that is nothing.
+// scripts complete in each shell with the lines of [complete], or with files when there are none.
 //
 //go:embed completion.bash completion.zsh completion.fish
 var scripts embed.FS

@@ -1,6 +1,6 @@
-// Package logcli is the command "rejoin log": it shows what a log is set to and
-// holds, and changes its limits while everything runs. The log belongs to a
-// standalone program, or to services on a NATS server of their own.
+// Package logcli is the command "rejoin log": it shows the settings and the contents of a
+// log, and changes its limits while everything runs. The log belongs to a standalone
+// program, or to services on a NATS server of their own.
 package logcli
 
 import (
@@ -29,7 +29,7 @@ type CLI struct {
 	Set     SetFlags       `cmd:"" help:"Change limits of the log, without a restart."`
 }
 
-// Validate returns an error when what is to be set makes no sense for any log.
+// Validate returns an error when a setting makes no sense for any log.
 func (cli *CLI) Validate(kctx *kong.Context) error {
 	if kctx.Command() != "set" {
 		return nil

@@ -73,8 +73,8 @@ func beginAt(t *testing.T, natsURL string, settings eventlog.Settings) *system {
 	return s
 }
 
-// run runs a command and returns its exit code and what it prints. What stands in
-// stdin is what a program is given that is not on a terminal.
+// run runs a command and returns its exit code and its output. Its standard input is a
+// file, not a terminal.
 func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	stdin := must.Value(os.Create(filepath.Join(t.TempDir(), "stdin")))(t)
@@ -104,7 +104,7 @@ func (s *system) publish(session string, n int) {
 	}
 }
 
-// swept is what follows when limits are smaller.
+// swept is the end of the output when limits get smaller.
 const swept = "; the janitor's next sweep deletes the excess.\n"
 
 // trimmed waits until the janitor has removed all but so many entries of a partition.
@@ -215,7 +215,7 @@ func TestLimits_InterruptedChange(t *testing.T) {
 	s.want(1, "max-bytes: "+six+" → "+three+"\n"+others, errNotAsked.Error(), "set", "--max-bytes=3000000")
 	s.want(0, "max-bytes: "+six+" → "+three+"\n"+others+"All 3 partitions are set"+swept, "", "set", "--max-bytes=3000000", "--yes")
 	cutOff(4_000_000)
-	s.want(1, others, errNotAsked.Error(), "set", "--max-bytes=3000000") // back again removes what came meanwhile
+	s.want(1, others, errNotAsked.Error(), "set", "--max-bytes=3000000") // the earlier limit removes the events stored meanwhile
 	s.want(0, others+"All 3 partitions are set"+swept, "", "set", "--max-bytes=3000000", "-y")
 }
 

@@ -29,7 +29,7 @@ type SetFlags struct {
 	Yes                  bool              `env:"-" short:"y" help:"Do not ask for confirmation before events are deleted."`
 }
 
-// Help is what --help says besides.
+// Help returns the additional text of --help.
 func (SetFlags) Help() string {
 	return `It prints the changes, and asks for confirmation before events are deleted.
 
@@ -45,7 +45,7 @@ var (
 	errNo           = errors.New("nothing was changed")
 )
 
-// to returns the settings with those that were given, of which none is 0.
+// to returns the settings, changed by the given flags, of which none is 0.
 func (f SetFlags) to(from eventlog.Settings) (eventlog.Settings, error) {
 	if f == (SetFlags{Yes: f.Yes}) {
 		return from, errNothingAsked
@@ -68,8 +68,9 @@ func (f SetFlags) to(from eventlog.Settings) (eventlog.Settings, error) {
 // partitionWithin is how long the janitor may take for one partition: new replicas are waited for.
 const partitionWithin = 5 * time.Minute
 
-// set says what will change, asks if events go, and has the janitor do it: it removes them
-// with its next sweep. An error is one sentence for the user.
+// set prints the changes, asks for confirmation if events will be deleted, and has the
+// janitor apply them: its next sweep deletes the events. An error is one sentence for the
+// user.
 func set(ctx context.Context, l *eventlog.Log, flags SetFlags, out io.Writer, terminal io.Reader) error {
 	all, err := states(ctx, l)
 	if err != nil {
@@ -126,7 +127,7 @@ func setOne(ctx context.Context, l *eventlog.Log, req logset.Request) error {
 	return logset.Ask(ctx, l.Conn(), req)
 }
 
-// stopped says how far it went and what to do.
+// stopped adds to an error how many partitions are set and what to do.
 func stopped(err error, done, of int) error {
 	far := "repeat the command to be sure that it is complete"
 	if done > 0 {
@@ -146,7 +147,7 @@ func stopped(err error, done, of int) error {
 	}
 }
 
-// plan says what will change.
+// plan prints the changes.
 func plan(out io.Writer, from, to eventlog.Settings, all []eventlog.State) error {
 	var b strings.Builder
 	for _, s := range settings {
@@ -161,8 +162,8 @@ func plan(out io.Writer, from, to eventlog.Settings, all []eventlog.State) error
 	return err
 }
 
-// removes reports whether events may go: a limit gets smaller, that of the log, or of the
-// bytes of a partition after a change that was cut off.
+// removes reports whether events may be deleted: a limit gets smaller, that of the log,
+// or of the bytes of a partition after a change that was cut off.
 func removes(from, to eventlog.Settings, all []eventlog.State) bool {
 	for _, s := range settings {
 		if s.shrinks(from, to) {
@@ -178,7 +179,7 @@ func removes(from, to eventlog.Settings, all []eventlog.State) bool {
 	return false
 }
 
-// ask returns nil when somebody says yes at a terminal; nil is none.
+// ask returns nil when somebody answers yes at a terminal; a nil terminal is none.
 func ask(ctx context.Context, terminal io.Reader, out io.Writer, text string) error {
 	if terminal == nil {
 		return errNotAsked
@@ -188,7 +189,7 @@ func ask(ctx context.Context, terminal io.Reader, out io.Writer, text string) er
 	}
 	answers := make(chan string, 1)
 	go func() { // nothing ends a read from a terminal but an answer, or the process' end
-		answer, _ := bufio.NewReader(terminal).ReadString('\n') // what was read counts
+		answer, _ := bufio.NewReader(terminal).ReadString('\n') // the text before an error counts
 		answers <- answer
 	}()
 	answer := ""

@@ -19,7 +19,7 @@ type ShowFlags struct {
 	JSON bool `name:"json" env:"-" help:"Print JSON."`
 }
 
-// Help is what --help says besides.
+// Help returns the additional text of --help.
 func (ShowFlags) Help() string {
 	return `A partition begins a new generation when its NATS server restarts.
 
@@ -71,7 +71,7 @@ func countText(n int64) string { return strconv.FormatInt(n, 10) }
 
 func ageText(n int64) string { return flagtype.FormatDuration(time.Duration(n)) }
 
-// shownLog is what --json prints. -1 is no limit.
+// shownLog is the output of --json. -1 is no limit.
 type shownLog struct {
 	Settings   shownSettings    `json:"settings"`
 	Partitions []shownPartition `json:"partitions"`

@@ -1,4 +1,4 @@
-// Package remote is what the commands have in common that talk to a Rejoin over HTTP.
+// Package remote is the common part of the commands that talk to a Rejoin over HTTP.
 package remote
 
 import (
@@ -18,9 +18,9 @@ import (
 	"rejoin/shared/flagtype"
 )
 
-// Flags say where a Rejoin is, and with which token it is asked.
+// Flags are the address of a Rejoin, and the token of the requests.
 type Flags struct {
-	// URL is where Rejoin is. Default: http://127.0.0.1:8080.
+	// URL is the address of Rejoin. Default: http://127.0.0.1:8080.
 	URL string `name:"url" default:"http://127.0.0.1:8080" help:"URL of the Rejoin server." placeholder:"URL"`
 
 	// TokenFile is a file with a bearer token. Default: none is sent.
@@ -42,7 +42,7 @@ func (f Flags) Shown() string {
 	return u.Redacted()
 }
 
-// Hint returns a refusal with what the user may do about it, where a flag is what is wrong.
+// Hint adds to a refusal what the user may do about it, if a flag is wrong.
 func (f Flags) Hint(err error) error {
 	if refused, ok := errors.AsType[*client.Error](err); ok {
 		return f.Refused(err, refused.Status, refused.Code)
@@ -75,8 +75,7 @@ func (f Flags) emptyToken() bool {
 	return err == nil && len(bytes.TrimSpace(text)) == 0
 }
 
-// Untrusted returns an error that says what to do about a server's certificate that is not trusted; nil for any
-// other error.
+// Untrusted returns an error with advice about an untrusted server certificate; nil for any other error.
 func Untrusted(err error) error {
 	untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err)
 	if !ok {

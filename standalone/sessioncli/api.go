@@ -97,7 +97,7 @@ func (a *api) create(ctx context.Context, f CreateFlags, out io.Writer) error {
 	return err
 }
 
-// close closes, and says what. A stream need not have had events.
+// close closes a session or a stream, and prints which. A stream need not have had events.
 func (a *api) close(ctx context.Context, f CloseFlags, out io.Writer) error {
 	path, what := pathOf(f.Session), "session "+plain(string(f.Session))
 	if f.Stream != "" {
@@ -175,7 +175,7 @@ func (a *api) interrupted(method string) error {
 	return fmt.Errorf("interrupted: %s has not answered, and may have done it", a.flags.Shown())
 }
 
-// refusal returns the code of a problem document, and what it says; no code for any other response.
+// refusal returns the code of a problem document, and its text; no code for any other response.
 func refusal(status int, body []byte) (code string, err error) {
 	var problem struct{ Code, Title, Detail string }
 	if json.Unmarshal(body, &problem) != nil || problem.Code == "" {
@@ -200,7 +200,7 @@ func decode(body []byte, into any, field string) error {
 	return nil
 }
 
-// session is what the table shows of a session.
+// session is a row of the table.
 type session struct {
 	Session  string    `json:"session"`
 	State    string    `json:"state"`
@@ -226,7 +226,7 @@ func (f ShowFlags) Validate() error {
 	return nil
 }
 
-// Help is what --help says besides.
+// Help returns the additional text of --help.
 func (ShowFlags) Help() string {
 	return `Last activity is the time of the newest event, or when the session was created or closed.
 
@@ -243,7 +243,7 @@ type CreateFlags struct {
 	Members []string       `env:"-" help:"Other users of the session, as far as their tokens permit: subjects, prefixes followed by *, or * for all." placeholder:"SUBJECT"`
 }
 
-// Help is what --help says besides.
+// Help returns the additional text of --help.
 func (CreateFlags) Help() string {
 	return `Without access control, the first message also creates its session.
 
@@ -259,7 +259,7 @@ type CloseFlags struct {
 	Clear   bool           `env:"-" help:"Also delete the stored events."`
 }
 
-// Help is what --help says besides.
+// Help returns the additional text of --help.
 func (CloseFlags) Help() string {
 	return `Connected clients receive a close event. A stream that never had events is closed as well.
 The name cannot be reused for 24 h (--tombstone-ttl).

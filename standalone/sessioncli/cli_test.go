@@ -19,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	time.Local = time.UTC // what a table shows
+	time.Local = time.UTC // the zone of the times in a table
 	os.Exit(leaktest.Run(m))
 }
 
@@ -165,7 +165,7 @@ func TestErrors_TokenIsMissing(t *testing.T) {
 	}
 }
 
-// Nobody answers. A server with TLS answers 400 to plain HTTP, the admin port 404.
+// No server answers, or another one: a server with TLS answers 400 to plain HTTP, the admin port 404.
 func TestErrors_AnotherServer(t *testing.T) {
 	if code, _, errs := run(t, "--url=http://127.0.0.1:1"); code != 1 || errs != "rejoin sessions: http://127.0.0.1:1 does not answer (connect: connection refused); start rejoin, or set its address with --url\n" {
 		t.Errorf("%d %q", code, errs)

@@ -82,7 +82,7 @@ func printDetail(d detail, out io.Writer) error {
 	return t.Flush()
 }
 
-// newTable returns what aligns the cells of the rows between two flushes; a tab ends a cell.
+// newTable returns a writer that aligns the cells of the rows between two flushes; a tab ends a cell.
 func newTable(out io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(out, 0, 0, 2, ' ', 0) }
 
 // plain returns text that a terminal shows as it is: anything else is quoted.

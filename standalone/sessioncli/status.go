@@ -18,7 +18,7 @@ import (
 	"rejoin/standalone/remote"
 )
 
-// StatusFlags are those of the commands that print what the janitor and the edges know.
+// StatusFlags are those of the commands that print the state of the janitor and the edges.
 type StatusFlags struct {
 	daemon.Config
 	remote.Flags
@@ -111,7 +111,7 @@ func ask(f remote.Flags, do func(a *api) error) error {
 	return do(a)
 }
 
-// edges says which edges have contributed to an answer.
+// edges counts the edges that have contributed to an answer.
 type edges struct {
 	Answered  int
 	Silent    int
@@ -129,7 +129,7 @@ func (e edges) String() string {
 	}
 }
 
-// limits is what status shows of GET /v1/limits.
+// limits are the fields of GET /v1/limits that status shows.
 type limits struct {
 	Partitions int // that the janitor asked acts for
 	Version    string
@@ -177,8 +177,8 @@ type connections struct {
 	}
 }
 
-// show prints the answer to one request, which has a field, as it is or as text, unless check returns an error; nil
-// takes each.
+// show prints the answer to one request, which has a field, as it is or as text, unless check returns an error; a
+// nil check accepts every answer.
 func show[T any](ctx context.Context, a *api, path, field string, asJSON bool, out io.Writer, text func(T, io.Writer) error, check func(T) error) error {
 	body, err := a.do(ctx, "GET", path, nil)
 	var answer T
@@ -222,7 +222,7 @@ func status(ctx context.Context, a *api, asJSON bool, out io.Writer) error {
 		return err
 	}
 	if asJSON {
-		body, _ := json.Marshal(raw) // what was read can be written
+		body, _ := json.Marshal(raw) // decoded JSON can be encoded
 		return printLines(out, body)
 	}
 	size := flagtype.FormatBytes(l.Retained.Bytes) + " bytes"

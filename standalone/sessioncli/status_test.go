@@ -113,7 +113,7 @@ func TestStatus_WrongURL(t *testing.T) {
 	}
 }
 
-// reported takes what is reported, and lets the server answer.
+// reported records a report, and lets the server answer.
 type reported struct {
 	text  string
 	reply chan struct{}
@@ -125,7 +125,7 @@ func (r *reported) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// A redirected DELETE would become a GET, whose answer says nothing of a close. Another origin gets no token.
+// A redirected DELETE would become a GET, whose answer proves no close. Another origin gets no token.
 func TestAPI_Redirect(t *testing.T) {
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if token := r.Header.Get("Authorization"); token != "" {
@@ -151,7 +151,7 @@ func TestAPI_Redirect(t *testing.T) {
 	}
 }
 
-// A program whose context has ended exits with 0 when its error says nothing else.
+// A program whose context has ended exits with 0 when its error is only that of the context.
 func TestAPI_Interrupted(t *testing.T) {
 	for name, part := range map[string]string{"before the response": "", "within it": "{"} {
 		ctx, interrupt := context.WithCancel(t.Context())

@@ -1,5 +1,5 @@
 // Package streamcli is the commands "rejoin publish" and "rejoin tail": they publish
-// what comes in, and print what comes out, of a Rejoin that runs somewhere.
+// messages to a Rejoin that runs somewhere, and print its events.
 package streamcli
 
 import (

@@ -66,7 +66,7 @@ func serve(t *testing.T, status int, mediaType, body string) (url string) {
 	return s.URL
 }
 
-// ingest answers each line of a request in its turn, and keeps what it got.
+// ingest answers each line of a request in its turn, and keeps the lines.
 func ingest(t *testing.T, got *[]string) string {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -130,7 +130,7 @@ func TestPublish_UnknownOutcome(t *testing.T) {
 	}
 }
 
-// The first response to a closed stream only says that it stopped; the repeat is refused.
+// The first response to a closed stream only reports where it stopped; the repeat is refused.
 func TestPublish_ClosedStream(t *testing.T) {
 	var asked int
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -345,8 +345,8 @@ func TestInterrupted_WithoutAServer(t *testing.T) {
 	}
 }
 
-// A server that takes connections and says nothing is reported, also when the messages come from standard
-// input, where the first one may come later.
+// A server that accepts connections and answers nothing is reported, also when the messages come from
+// standard input, where the first one may come later.
 func TestSilentServer_IsReported(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -435,7 +435,7 @@ func TestTail_Colours(t *testing.T) {
 	}
 }
 
-// What is wrong says what to do.
+// The errors say what to do.
 func TestPublish_Hints(t *testing.T) {
 	var got []string
 	url := ingest(t, &got)
@@ -492,7 +492,7 @@ func TestPublish_InputBreaksOff(t *testing.T) {
 	}
 }
 
-// Standard input that says nothing holds up no interruption.
+// Idle standard input delays no interruption.
 func TestPublish_InterruptedWhileInputIsIdle(t *testing.T) {
 	in := idle{read: make(chan struct{}), end: make(chan struct{})}
 	defer close(in.end)
@@ -559,7 +559,7 @@ func TestPublish_InterruptedBeforeItReportsOutcomes(t *testing.T) {
 	}
 }
 
-// afterEach is an input whose next line comes when the server has got the one before.
+// afterEach is an input whose next line comes when the server has received the previous one.
 type afterEach struct {
 	lines []string
 	asked <-chan string

@@ -58,8 +58,8 @@ type pending struct {
 	result *client.Result
 }
 
-// tally counts what became of the lines. It belongs to the goroutine of collect until
-// that has ended.
+// tally counts the lines by outcome. It belongs to the goroutine of collect until that
+// has ended.
 type tally struct {
 	stored, duplicates, refused int
 	unknown                     int  // lines whose outcome is unknown
@@ -76,7 +76,7 @@ func (t tally) String() string {
 	return s
 }
 
-// err returns what became of the lines after an interruption.
+// err returns the outcome of the lines after the one at which the publisher was interrupted, or nil.
 func (t tally) err() error {
 	switch {
 	case t.rest == 0:
@@ -197,8 +197,8 @@ func scan(ctx context.Context, in io.Reader) (lines <-chan []byte, err func() er
 	}
 }
 
-// collect waits for the outcomes of what was published, in order. When ctx ends, it closes the
-// publisher, so that each line has an outcome and read is not held up by a full queue.
+// collect waits for the outcomes of the published lines, in order. When ctx ends, it closes
+// the publisher, so that each line has an outcome and read is not held up by a full queue.
 func (cli *PublishCLI) collect(ctx context.Context, publisher *client.Publisher, queue <-chan pending, status io.Writer, server *report) (t tally) {
 	begun, told, progress := time.Now(), time.Now(), daemon.IsTerminal(status)
 	for p := range queue {

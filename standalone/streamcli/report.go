@@ -17,7 +17,7 @@ import (
 // silence is how long a server may be silent until that is reported.
 const silence = time.Second
 
-// report says on standard error whether the server answers. It is safe for concurrent use.
+// report prints on standard error whether the server answers. It is safe for concurrent use.
 type report struct {
 	status io.Writer
 	url    string
@@ -88,7 +88,7 @@ func (r *report) say(format string, args ...any) {
 	_, _ = fmt.Fprintf(r.status, format+"\n", args...) // nowhere left to report to
 }
 
-// coloured reports whether what is written to a stream may have colours (no-color.org).
+// coloured reports whether the output to a stream may have colours (no-color.org).
 func coloured(stream any) bool {
 	return daemon.IsTerminal(stream) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }

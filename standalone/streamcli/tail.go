@@ -40,7 +40,7 @@ type TailCLI struct {
 // maxLast is how many of the newest events an edge looks for.
 const maxLast = 1000
 
-// defaultFormat begins with what --from resumes after. Of a session that is no event ID, so its
+// defaultFormat begins with the cursor for --from. That of a session is no event ID, so its
 // events name their stream.
 func (cli *TailCLI) defaultFormat() string {
 	if cli.Stream == "" {
@@ -72,7 +72,7 @@ func (s *sinceFlag) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Validate reads the template, and returns what is wrong with it.
+// Validate parses the template, and returns an error for the first wrong flag.
 func (cli *TailCLI) Validate() (err error) {
 	if cli.Count < 0 {
 		return fmt.Errorf("--count: %d is negative", cli.Count)
@@ -99,8 +99,8 @@ func (cli *TailCLI) Validate() (err error) {
 	return nil
 }
 
-// checkFrom returns an error for a cursor that cannot belong to what is followed: the server would
-// report a gap and begin at the start.
+// checkFrom returns an error for a cursor that cannot belong to the stream or session: the server
+// would report a gap and begin at the start.
 func (cli *TailCLI) checkFrom() error {
 	if cli.From == "" || cli.From == "start" || cli.From == "now" {
 		return nil
@@ -118,12 +118,12 @@ func (cli *TailCLI) checkFrom() error {
 	}
 }
 
-// printed is what a template prints of an event.
+// printed are the fields of an event in a template.
 type printed struct {
 	ID, Cursor, Stream, Type, Time, Message string
 }
 
-// line is what --json prints of an event.
+// line is the JSON object of an event.
 type line struct {
 	ID      string          `json:"id"`
 	Cursor  string          `json:"cursor"`
@@ -185,7 +185,7 @@ func (cli *TailCLI) tail(ctx context.Context, out, status io.Writer) error {
 		case ctx.Err() != nil && !server.hasAnswered():
 			return fmt.Errorf("interrupted; %s has never answered", cli.Shown())
 		case ctx.Err() != nil:
-			return nil // told to stop
+			return nil // interrupted
 		case err != nil:
 			return cli.Hint(err)
 		case cli.Count > 0 && count == cli.Count:
@@ -196,7 +196,7 @@ func (cli *TailCLI) tail(ctx context.Context, out, status io.Writer) error {
 	return nil
 }
 
-// what names what is followed.
+// what names the stream or session.
 func (cli *TailCLI) what() string {
 	if cli.Stream == "" {
 		return fmt.Sprintf("session %s", cli.Session)

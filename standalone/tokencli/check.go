@@ -34,7 +34,7 @@ const checkDescription = `Check whether a server with the same --auth and --jwt 
 It prints whose token it is, what it permits and when it expires. If the token is refused, it
 prints why and what the token claims, and the exit code is 1.`
 
-// maxToken bounds what is read of standard input, in bytes; a longer token is malformed.
+// maxToken bounds the read of standard input, in bytes; a longer token is malformed.
 const maxToken = 64 << 10
 
 // CheckApp is "rejoin token check" with the arguments that follow it.
@@ -118,7 +118,7 @@ func patterns(all []auth.Pattern) string {
 	return strings.Join(quoted, ", ")
 }
 
-// printClaims prints what a token that is refused claims, if that can be read.
+// printClaims prints the claims of a refused token, if they can be read.
 func printClaims(out io.Writer, token string) error {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {

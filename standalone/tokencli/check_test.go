@@ -69,7 +69,7 @@ func TestCheck_Refused(t *testing.T) {
 	}
 }
 
-// Nothing comes from standard input, and ends neither.
+// Standard input has no data, and does not end.
 func TestCheck_Interrupted(t *testing.T) {
 	cfg := authtest.Config(t)
 	in, never := io.Pipe()

@@ -1,6 +1,6 @@
 // Package tokencli is the commands "rejoin token", which makes a token for development, where the
-// secret is at hand, and "rejoin token check", which says what a server would do with a token. In
-// production, a program that knows the users makes the tokens.
+// secret is at hand, and "rejoin token check", which prints whether a server would accept a
+// token. In production, a program that knows the users makes the tokens.
 package tokencli
 
 import (

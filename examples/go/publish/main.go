@@ -3,7 +3,7 @@
 //
 //	echo '{"order":17}' | go run rejoin/examples/go/publish demo main
 //
-// REJOIN_URL says where Rejoin is, REJOIN_TOKEN is a bearer token.
+// REJOIN_URL is the address of Rejoin, REJOIN_TOKEN is a bearer token.
 package main
 
 import (
@@ -49,8 +49,8 @@ func run(ctx context.Context, session, stream, key string, in io.Reader, out io.
 	}
 	// After an interruption Close gives each message an outcome, so that tell waits for no other.
 	defer context.AfterFunc(ctx, func() { _ = publisher.Close(ctx) })()
-	// It repeats under the same keys what got no answer, in the order of the calls of
-	// Publish. Publish itself waits only while the publisher's buffer is full.
+	// The publisher repeats unanswered messages under the same keys, in the order of the
+	// calls of Publish. Publish itself waits only while the publisher's buffer is full.
 	results := make(chan *client.Result, 1000)
 	told := make(chan error, 1)
 	go func() { told <- tell(results, out) }()
@@ -67,10 +67,10 @@ func run(ctx context.Context, session, stream, key string, in io.Reader, out io.
 		}
 	}
 	close(results)
-	return errors.Join(err, lines.Err(), <-told, publisher.Close(ctx)) // Close waits for what is under way
+	return errors.Join(err, lines.Err(), <-told, publisher.Close(ctx)) // Close waits for the pending messages
 }
 
-// tell prints what became of each message.
+// tell prints the outcome of each message.
 func tell(results <-chan *client.Result, out io.Writer) (err error) {
 	for result := range results {
 		stored, failure := result.Wait(context.Background())

@@ -3,8 +3,8 @@
 //
 //	go run rejoin/examples/go/subscribe demo main place.txt
 //
-// The file holds the place behind the last event that was dealt with. REJOIN_URL says where
-// Rejoin is, REJOIN_TOKEN is a bearer token.
+// The file holds the cursor after the last processed event. REJOIN_URL is the address of
+// Rejoin, REJOIN_TOKEN is a bearer token.
 package main
 
 import (
@@ -44,7 +44,7 @@ func run(ctx context.Context, session, stream, file string) error {
 		Session:   session,
 		Stream:    stream,
 		After:     string(place),
-		Cursors:   true, // a quiet stream's place moves, too
+		Cursors:   true, // a quiet stream's cursor moves, too
 		Token:     token,
 		OnFailure: func(err error) { fmt.Fprintf(os.Stderr, "%v; trying again\n", err) },
 	})
@@ -59,18 +59,18 @@ func run(ctx context.Context, session, stream, file string) error {
 		case client.KindMessage:
 			fmt.Println(e.ID, e.Type, string(e.Message))
 		case client.KindGap:
-			// What was missed has to come from somewhere else: ask the service that has the whole state.
+			// The missed events have to come from somewhere else: ask the service that has the whole state.
 			fmt.Fprintln(os.Stderr, "events are missing:", e.Gap.Reason)
 		case client.KindCursor:
 		}
-		if err := save(file, e.Cursor); err != nil { // behind what was dealt with, never before it
+		if err := save(file, e.Cursor); err != nil { // after the event is processed, never before
 			return err
 		}
 	}
 	return nil
 }
 
-// save replaces the file as a whole, so that a crash leaves the old place.
+// save replaces the file as a whole, so that a crash leaves the old cursor.
 func save(file, place string) error {
 	if err := os.WriteFile(file+".new", []byte(place), 0o600); err != nil {
 		return err
