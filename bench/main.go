@@ -5,8 +5,8 @@
 //	CASES=fan-out,idle-9000 REPS=1 go run ./bench   groups of cases, or single ones
 //
 // For each figure it prints one line "BENCH <case> <metric> <value>", where the
-// value is the median over the repetitions, and a table with the spread; at the end
-// it says which bars hold. Ratios are taken within one repetition.
+// value is the median over the repetitions, and a table with the spread; at the end it
+// prints which bars hold. Ratios are taken within one repetition.
 package main
 
 import (
@@ -42,8 +42,8 @@ func main() {
 	}
 }
 
-// bench runs cases and prints what they measured. A case that fails does not keep
-// the others from running.
+// bench runs cases and prints their figures. A case that fails does not keep the others
+// from running.
 func bench(ctx context.Context, names, reps string, w io.Writer) error {
 	n := 3
 	if reps != "" {

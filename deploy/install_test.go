@@ -93,7 +93,7 @@ func TestMake_ToolsOfAFolderWithASpace(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "a clone")
 	text := must.Value(os.ReadFile(filepath.Join("..", "Makefile")))(t)
-	// It installs nothing, and prints where it would.
+	// It installs nothing, and prints the folder that it would use.
 	const fakeGo = "#!/bin/sh\n[ \"$1\" != install ] || echo \"$GOBIN\"\n"
 	for name, data := range map[string]string{"Makefile": string(text), "bin/go": fakeGo} {
 		path := filepath.Join(dir, name)

@@ -31,7 +31,7 @@ type workload struct {
 	pods     []string // names of the pods of a StatefulSet
 }
 
-// manifests are what kubectl apply -k deploy would send.
+// manifests are the objects that kubectl apply -k deploy would send.
 type manifests struct {
 	workloads []workload
 	services  []corev1.Service
@@ -145,8 +145,9 @@ func TestKubernetes_ServicesAndBudgetsSelectPods(t *testing.T) {
 			continue
 		}
 		budgets[selected[0].name] = true
-		// A NATS server that is not ready may be the one that has what the others miss. The pods of the
-		// services hold nothing of their own, and a drain that waits for them may wait for NATS.
+		// A NATS server that is not ready may be the one with the entries that the others miss. The
+		// pods of the services hold no data of their own, and a drain that waits for them may wait for
+		// NATS.
 		always := p.Spec.UnhealthyPodEvictionPolicy != nil && *p.Spec.UnhealthyPodEvictionPolicy == policyv1.AlwaysAllow
 		if always != (selected[0].name != "nats") {
 			t.Errorf("pods of %s that are not ready may be evicted at any time: %t", selected[0].name, always)
@@ -193,7 +194,7 @@ func TestKubernetes_PodsAreGuardedAndBounded(t *testing.T) {
 		if c.ReadinessProbe == nil || (c.LivenessProbe == nil) != (w.name == "proxy") || c.LivenessProbe != nil && fmt.Sprint(c.ReadinessProbe.ProbeHandler) == fmt.Sprint(c.LivenessProbe.ProbeHandler) {
 			t.Errorf("%s is probed by %v and %v", w.name, c.ReadinessProbe, c.LivenessProbe)
 		}
-		// Those that are found by name go one after the other only when caches of DNS, 30 s old, have the new one.
+		// Pods found by name are replaced one after the other only if caches of DNS, 30 s old, have the new one.
 		if w.minReady <= 30 && w.name != "proxy" && w.name != "bridge" {
 			t.Errorf("%s counts as available after %d s", w.name, w.minReady)
 		}
@@ -201,7 +202,7 @@ func TestKubernetes_PodsAreGuardedAndBounded(t *testing.T) {
 		if spread := spec.TopologySpreadConstraints; len(spread) != 1 || w.name == "nats" && spread[0].WhenUnsatisfiable != corev1.DoNotSchedule {
 			t.Errorf("pods of %s may be on one node: %v", w.name, spread)
 		}
-		// All proxies would be out together when one kind of service is away.
+		// All proxies would be out together when one kind of service is unavailable.
 		if w.name == "proxy" && !strings.Contains(fmt.Sprint(c.ReadinessProbe.Exec.Command), "/ready") {
 			t.Errorf("the proxy is ready by %v", c.ReadinessProbe.Exec.Command)
 		}

@@ -31,7 +31,7 @@ func TestReadme_UpgradeEndsAtAFailure(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	got := read(t, asked)
-	// NATS does not start with a configuration that has a user whose key is not there yet.
+	// NATS does not start with a configuration that has a user without a key.
 	if before, _, found := strings.Cut(got, "nats-1"); !found || !strings.Contains(before, "credentials") || strings.Contains(got, "nats-2") {
 		t.Errorf("docker was called with\n%s", got)
 	}

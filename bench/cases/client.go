@@ -20,12 +20,12 @@ const (
 	clientMessages = 200_000
 	clientStreams  = 64
 	clientReads    = 8
-	// clientRetained is what a reader reads: it fits into the window of a partition.
+	// clientRetained is the number of messages for a reader: it fits into the window of a partition.
 	clientRetained = clientMessages / clientReads
 )
 
 // goClient measures the Go client: a publisher on one stream and on 64, beside one
-// request with the same messages as NDJSON; and a subscriber of what is in the window,
+// request with the same messages as NDJSON; and a subscriber of the events in the window,
 // beside a reader that only counts lines.
 func goClient(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
@@ -36,7 +36,7 @@ func goClient(ctx context.Context, p *system.Programs) (measure.Figures, error) 
 		return f, err
 	}
 	defer r.Close()
-	retained := clientStreams // the stream behind those that are published to
+	retained := clientStreams // the stream after the published ones
 	for _, m := range []struct {
 		metric  string
 		measure func() (float64, error)
@@ -99,8 +99,8 @@ func publisherRate(ctx context.Context, url string, first, streams, messages int
 	return float64(messages) / time.Since(start).Seconds(), err
 }
 
-// readRate returns how many messages a second are read when what is retained is read
-// several times.
+// readRate returns how many messages a second are read when the retained messages are
+// read several times.
 func readRate(read func() error) (float64, error) {
 	start := time.Now()
 	for range clientReads {

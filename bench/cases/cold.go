@@ -10,8 +10,8 @@ import (
 )
 
 // cold measures how long an edge of its own that follows all partitions takes from its start
-// until it is ready, on a log of 1,000,000 events, beside plain ordered consumers that read what
-// its window holds then.
+// until it is ready, on a log of 1,000,000 events, beside plain ordered consumers that read the
+// events which its window holds then.
 func cold(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)

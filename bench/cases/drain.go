@@ -16,12 +16,12 @@ import (
 	"rejoin/bench/measure"
 )
 
-// forgotten is how long JetStream surely needs to forget blocks that were read (10 s
-// by itself), so that no reader profits from the one before.
+// forgotten is how long JetStream surely needs to forget blocks that were read (10 s by
+// itself), so that no reader profits from the previous one.
 const forgotten = 12 * time.Second
 
-// drained is what drains read: the newest events of each partition, or with 0 all; with
-// their messages or without.
+// drained selects the events that drains read: the newest events of each partition, or
+// with 0 all; with their messages or without.
 type drained struct {
 	newest      uint64
 	headersOnly bool
@@ -86,7 +86,7 @@ func drainPartition(ctx context.Context, js jetstream.JetStream, name string, wh
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		_ = stream.DeleteConsumer(ctx, consumer.CachedInfo().Name) // it would go by itself, later
+		_ = stream.DeleteConsumer(ctx, consumer.CachedInfo().Name) // it would expire, later
 	}()
 	var read atomic.Int64
 	done := make(chan struct{})

@@ -52,7 +52,7 @@ func fanoutOf(ctx context.Context, f *measure.Figures, c system.Contender, p *sy
 	return nil
 }
 
-// fanOut adds what a stream with many clients takes, free and paced.
+// fanOut adds the figures of a stream with many clients, free and paced.
 func fanOut(ctx context.Context, r *load.Runner, f *measure.Figures, prefix string) error {
 	// As many events as take a few seconds at a million deliveries a second. As fast
 	// as it goes is still no faster than retention: a session keeps 10,000 events.

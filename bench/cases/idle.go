@@ -42,8 +42,8 @@ func idleOf(ctx context.Context, c system.Contender, p *system.Programs, clients
 		return 0, err
 	}
 	defer l.Close()
-	// What the handshakes left behind goes with a few collections, which an idle
-	// program does by itself every two minutes: it counts.
+	// The garbage of the handshakes counts: a few collections free it, which an idle
+	// program does by itself every two minutes.
 	if err := measure.Pause(ctx, 5*time.Second); err != nil {
 		return 0, err
 	}

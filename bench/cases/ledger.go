@@ -8,7 +8,7 @@ import (
 	"rejoin/bench/system"
 )
 
-// What a ledger may take, in bytes.
+// The memory that a ledger may take, in bytes.
 const (
 	ledgerEventBytes  = 32
 	ledgerStreamBytes = 200
@@ -46,7 +46,7 @@ func ledgerCase(ctx context.Context, p *system.Programs) (measure.Figures, error
 	return f, nil
 }
 
-// ledgerTaken is what a ledger took.
+// ledgerTaken are the time and memory of a ledger.
 type ledgerTaken struct {
 	took     time.Duration
 	resident int64

@@ -14,13 +14,13 @@ import (
 
 const (
 	hotSession = "hot"
-	// hotStreams are so many that none gets to its own limit: the session does.
+	// hotStreams are so many that none reaches its own limit: the session does.
 	hotStreams = 50
 	hotRate    = 5000 // events/s
 	hotTime    = time.Minute
 	hotLimit   = 10_000 // events of one session that a log keeps by default
 	hotSample  = 100 * time.Millisecond
-	// hotMargin is what a session may hold above its limit.
+	// hotMargin is the number of events that a session may hold above its limit.
 	hotMargin = hotLimit / 8
 )
 
@@ -30,7 +30,8 @@ func hotSubject(stream string) string {
 
 // limitsCase measures for how long a session that is written to without a pause holds
 // more than its limits and an eighth: events that the janitor has not announced to be
-// removed. The janitor runs alone, beside JetStream alone, so that what it takes can be told.
+// removed. The janitor runs alone, beside JetStream alone, so that its CPU time can be told
+// from others'.
 func limitsCase(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
@@ -70,11 +71,11 @@ func limitsCase(ctx context.Context, p *system.Programs) (measure.Figures, error
 	return f, nil
 }
 
-// hotTimes say how long a session held too much.
+// hotTimes are how long a session held too many events.
 type hotTimes struct {
 	longest, total time.Duration // in a row, and in all
 	most           uint64        // events
-	since          time.Time     // it holds too much; zero: it does not
+	since          time.Time     // it holds too many; zero: it does not
 }
 
 // add adds a sample.
@@ -92,8 +93,8 @@ func (h *hotTimes) add(events uint64, now time.Time) {
 	}
 }
 
-// watchHot samples what the session holds, which is all that the log does: what the janitor
-// counts, and what it has yet to read.
+// watchHot samples the events of the session, which are all events of the log: those that
+// the janitor counts, and those that it has yet to read.
 func watchHot(ctx context.Context, j *system.Program, until time.Time) (h hotTimes, err error) {
 	for now := time.Now(); now.Before(until); now = time.Now() {
 		held, err := j.Metrics(ctx, "rejoin_janitor_retained_events", "rejoin_janitor_lag_events")

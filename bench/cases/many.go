@@ -66,7 +66,7 @@ func manyOf(ctx context.Context, f *measure.Figures, c system.Contender, p *syst
 	return nil
 }
 
-// jetStreamCPU returns the CPU microseconds that JetStream alone takes for an event.
+// jetStreamCPU returns the CPU microseconds of JetStream alone for an event.
 func jetStreamCPU(ctx context.Context, p *system.Programs, streams, perSecond int, warmUp, d time.Duration) (micros float64, err error) {
 	log, err := system.StartBareLog(ctx, p, system.BareJetStream, "")
 	if err != nil {

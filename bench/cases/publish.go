@@ -45,7 +45,7 @@ func publish(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 		return f, err
 	}
 	f.Add("bare_per_s", bare)
-	// What is published in less than the time in which a janitor deletes has to fit into a partition.
+	// The messages published in less than the time in which a janitor deletes have to fit into a partition.
 	r, err := system.StartRejoin(ctx, p, "", "--max-bytes=32GiB")
 	if err != nil {
 		return f, err

@@ -13,8 +13,8 @@ import (
 	"rejoin/bench/system"
 )
 
-// replicas measures Rejoin's services with a log on one NATS server, and with one that three servers
-// have, on the same machine: what a cluster costs, where it has three times as many cores.
+// replicas measures Rejoin's services with a log on one NATS server, and on three, on the same
+// machine: the cost of a cluster, where it has three times as many cores.
 func replicas(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)

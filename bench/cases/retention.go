@@ -43,9 +43,10 @@ func openOneStream(ctx context.Context, r *system.Rejoin, session string) error 
 	return err
 }
 
-// removal measures what the removal of closed sessions costs others: 1,000,000 events
-// in 10,000 sessions of a stream each, interleaved; 1,000 of the sessions are closed,
-// and their events removed, while another client publishes 2,000 events/s to others.
+// removal measures the cost of the removal of closed sessions for others: 1,000,000
+// events in 10,000 sessions of a stream each, interleaved; 1,000 of the sessions are
+// closed, and their events removed, while another client publishes 2,000 events/s to
+// others.
 func removal(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)

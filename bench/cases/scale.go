@@ -23,9 +23,9 @@ const (
 	coldRounds = 12
 )
 
-// scaleEdges measures what further edges cost: NATS and all edges together for an event that
-// no client receives, at one edge and at eight, whose subscribers the proxy of deploy/ spreads; how
-// long the first reader of a partition waits; and 10,000 clients whose edge has gone.
+// scaleEdges measures the cost of further edges: NATS and all edges together for an event that no
+// client receives, at one edge and at eight, whose subscribers the proxy of deploy/ spreads; how
+// long the first reader of a partition waits; and 10,000 clients whose edge has been killed.
 func scaleEdges(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
@@ -42,7 +42,7 @@ func scaleEdges(ctx context.Context, p *system.Programs) (measure.Figures, error
 	return f, err
 }
 
-// idleSubscribers connects one subscriber for each session, to a stream that gets nothing.
+// idleSubscribers connects one subscriber for each session, to a stream without events.
 func idleSubscribers(ctx context.Context, addr string) (*load.Load, error) {
 	return load.New(ctx, load.Crowd{
 		Clients: scaleStreams / load.StreamsPerSession, Stream: func(i int) int { return i * load.StreamsPerSession },
@@ -52,7 +52,7 @@ func idleSubscribers(ctx context.Context, addr string) (*load.Load, error) {
 	})
 }
 
-// followedBy measures what n edges cost an event.
+// followedBy measures the cost of n edges for an event.
 func followedBy(ctx context.Context, f *measure.Figures, p *system.Programs, n int) error {
 	log, err := system.StartBareLog(ctx, p, system.BareNATS, "")
 	if err != nil {
@@ -216,7 +216,7 @@ func firstEvent(ctx context.Context, e *system.Program, stream int) (time.Durati
 	}
 }
 
-// untilForgotten waits until an edge follows nothing.
+// untilForgotten waits until an edge follows no partition.
 func untilForgotten(ctx context.Context, e *system.Program) error {
 	for {
 		n, err := e.Metric(ctx, "rejoin_edge_partitions_followed")
@@ -229,7 +229,7 @@ func untilForgotten(ctx context.Context, e *system.Program) error {
 	}
 }
 
-// edgeGone measures 10,000 clients that come back two events behind, each of a stream of its own:
+// edgeGone measures 10,000 clients that reconnect two events behind, each of a stream of its own:
 // to an edge that follows all partitions, and to one that follows none.
 func edgeGone(ctx context.Context, f *measure.Figures, p *system.Programs) error {
 	log, err := p.Stored(ctx)

@@ -16,9 +16,9 @@ import (
 	"rejoin/bench/system"
 )
 
-// scaleLog measures what depends on how many events are retained, with 1, 3 and 10 million of them
-// in 10,000 streams: how long an edge takes to start, and 10,000 clients to resume that are two
-// events behind, at an edge that followed nothing and at the same one again.
+// scaleLog measures the figures that depend on the number of retained events, with 1, 3 and 10
+// million of them in 10,000 streams: how long an edge takes to start, and 10,000 clients two
+// events behind to resume, at an edge that followed nothing and at the same one again.
 func scaleLog(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 25*time.Minute)

@@ -19,9 +19,9 @@ const (
 	sharedReads = 500
 )
 
-// scaleNames measures what a log with many names costs, with one of each service: how long each
-// takes to start and what it keeps in memory, how long the list of sessions, a sweep and the look at
-// a session take, and a page of a stream of which the edge has nothing in memory.
+// scaleNames measures the cost of a log with many names, with one of each service: the time that
+// each takes to start and its memory, how long the list of sessions, a sweep and the look at a
+// session take, and a page of a stream of which the edge has nothing in memory.
 func scaleNames(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)

@@ -17,8 +17,8 @@ const (
 	fillMessageBytes = 16 << 10
 )
 
-// slow measures what stalled clients cost the healthy ones beside them: two
-// servers one after the other, which get the same, one of them with stalled clients.
+// slow measures the cost of stalled clients for the healthy ones beside them: two servers
+// one after the other with the same load, one of them with stalled clients.
 func slow(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	without, err := slowOf(ctx, &f, p, "without_", 0)
@@ -54,8 +54,8 @@ func slowOf(ctx context.Context, f *measure.Figures, p *system.Programs, prefix 
 	}
 	defer func() { _ = others.End() }()
 	r := &load.Runner{Server: s, Load: healthy, Streams: 1, Clients: slowClients, Bytes: fillMessageBytes}
-	// The edge closes a client that takes nothing for 10 s: what is measured has to
-	// be over by then.
+	// The edge closes a client that reads nothing for 10 s: the measurement has to end
+	// before.
 	if _, _, err := r.Burst(ctx, fillMessages, 16); err != nil {
 		return 0, err
 	}

@@ -22,8 +22,8 @@ const (
 	stormWindow = system.StoredEvents * frameBytes * 2
 )
 
-// stormInWindow measures 10,000 clients that come back at once to a window that has
-// everything that they miss.
+// stormInWindow measures 10,000 clients that reconnect at once to a window that has all
+// their missing events.
 func stormInWindow(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	err := stormOfRejoin(ctx, &f, p, stormWindow, nil)
@@ -39,7 +39,7 @@ func stormInWindow(ctx context.Context, p *system.Programs) (measure.Figures, er
 }
 
 // stormBelow measures the same with a window of a tenth of the log, in which no client
-// finds what comes next.
+// finds its next event.
 func stormBelow(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	err := stormOfRejoin(ctx, &f, p, system.StoredEvents*frameBytes/10, func(ctx context.Context, r *system.Rejoin) error {
@@ -137,8 +137,8 @@ func stormOfNchan(ctx context.Context, f *measure.Figures, p *system.Programs) e
 	return storm(ctx, f, system.OfNchan, s.PIDs(), s.Target(), system.StoredCursor, func(i int) string { return cursors[i] })
 }
 
-// storm has all clients connect at once, each behind message number last, and waits until each
-// has what it misses.
+// storm has all clients connect at once, each after message number last, and waits until each
+// has received its missing messages.
 func storm(ctx context.Context, f *measure.Figures, prefix string, pids []int, t load.Target, last int, cursor func(i int) string) error {
 	missing := int64(system.StoredStreams * (system.StoredPerStream - 1 - last))
 	before, err := measure.CPU(pids)
@@ -161,7 +161,7 @@ func storm(ctx context.Context, f *measure.Figures, prefix string, pids []int, t
 	took := time.Since(start)
 	switch {
 	case err == nil:
-		err = l.Settled(ctx) // nothing more may come
+		err = l.Settled(ctx) // no further message may come
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 		f.Remark("%sstorm: given up after %s, with %d of %d events delivered.", prefix, stormLimit, l.Delivered.Load(), missing)
 		err, took = nil, stormLimit

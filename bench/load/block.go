@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// blockKind says what a block of an event stream is.
+// blockKind is the kind of a block of an event stream.
 type blockKind uint8
 
 const (
@@ -82,6 +82,6 @@ type loadConn struct {
 	next     int    // the number of the next message
 	sequence uint64
 	id       []byte        // of the newest message
-	retry    time.Duration // what the server said last
-	backAt   time.Time     // when it is opened again
+	retry    time.Duration // the server's last one
+	backAt   time.Time     // when the connection is opened again
 }

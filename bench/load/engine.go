@@ -20,7 +20,7 @@ type engine struct {
 	server unix.SockaddrInet4
 	conns  []loadConn
 	opened int   // how many of conns were begun
-	later  []int // of conns: those that come back, in the order of their time
+	later  []int // of conns: those to reconnect, in the order of their time
 	buf    []byte
 	hist   measure.Histogram
 }
@@ -136,7 +136,7 @@ func (e *engine) watch(op, i int, events uint32) error {
 	return unix.EpollCtl(e.epoll, op, e.conns[i].fd, &unix.EpollEvent{Events: events, Fd: int32(i)}) //nolint:gosec // a few thousand
 }
 
-// serve takes what has come.
+// serve handles the connections that are ready.
 func (e *engine) serve(events []unix.EpollEvent, patience int) error {
 	n, err := unix.EpollWait(e.epoll, events, patience)
 	if err != nil && !errors.Is(err, unix.EINTR) {
@@ -181,7 +181,7 @@ func (e *engine) request(i int) error {
 
 var errEnded = errors.New("the server closed the connection")
 
-// read takes what there is and checks it.
+// read reads the available data and checks it.
 func (e *engine) read(i int) error {
 	c := &e.conns[i]
 	kept := copy(e.buf, c.rest)
@@ -248,8 +248,8 @@ func (e *engine) body(i int, data []byte) error {
 	return nil
 }
 
-// comeBackAfter is when a client comes back that the server told nothing, as a
-// browser does.
+// comeBackAfter is when a client reconnects whose server has set no time, as a browser
+// does.
 const comeBackAfter = 3 * time.Second
 
 // comeBack has a connection that broke or that the server ended opened again.

@@ -1,5 +1,5 @@
-// Package load is what servers are measured with: SSE clients that check what they receive, publishers
-// of numbered messages, and the names of the streams that both use. It starts no server.
+// Package load makes the load on measured servers: SSE clients that check the received messages,
+// publishers of numbered messages, and the names of the streams that both use. It starts no server.
 package load
 
 import (
@@ -15,18 +15,18 @@ import (
 	"rejoin/bench/measure"
 )
 
-// Crowd says who connects, and to what.
+// Crowd describes clients, and the server to which they connect.
 type Crowd struct {
 	Clients int
 	Target  Target
 	// Stream is the stream that client i asks for; nil means 0 for all.
 	Stream func(i int) int
-	// After is the event ID that client i comes with, and the number of the message
-	// that it must get first; nil means no ID, and message 0.
+	// After is the event ID that client i sends, and the number of the message that it
+	// must receive first; nil means no ID, and message 0.
 	After func(i int) (id string, first int)
-	// AtOnce opens all connections without waiting for the answers of the first
-	// ones, and newLoad returns at once. A client whose connection ends comes back
-	// with its newest event ID.
+	// AtOnce opens all connections without waiting for the answers of the first ones, and
+	// New returns at once. A client whose connection ends reconnects with its newest
+	// event ID.
 	AtOnce bool
 	// Stalled are clients that never read again after their first block.
 	Stalled bool
@@ -40,8 +40,8 @@ type Load struct {
 	engines []*engine
 	// opened and connected count connections: begun, and past their first block.
 	opened, connected atomic.Int64
-	// Delivered counts messages over all connections; reached receives a value when it has
-	// come to want.
+	// Delivered counts messages over all connections; reached receives a value when that
+	// reaches want.
 	Delivered, want atomic.Int64
 	reached         chan struct{}
 	// Returned counts connections that were opened again.
@@ -54,7 +54,7 @@ type Load struct {
 const loadEngines = 2
 
 // opening is how many connections may wait for their first block, unless all are to
-// come at once: what the servers' accept queues hold.
+// connect at once: the length of the servers' accept queues.
 const opening = 400
 
 // New opens the connections and waits until each has had its first block.
@@ -114,7 +114,7 @@ func (l *Load) unfinished(ctx context.Context) error {
 	return fmt.Errorf("%w: %d connected, %d delivered", ctx.Err(), l.connected.Load(), l.Delivered.Load())
 }
 
-// Settled waits for a moment in which nothing wrong may come any more.
+// Settled waits for a moment in which no wrong message may arrive any more.
 func (l *Load) Settled(ctx context.Context) error {
 	select {
 	case err := <-l.failed:
@@ -168,15 +168,15 @@ func (l *Load) End() error {
 	return err
 }
 
-// ResetLatencies forgets what was measured so far. Call it while nothing is sent.
+// ResetLatencies deletes the latencies so far. Call it while nothing is sent.
 func (l *Load) ResetLatencies() {
 	for _, e := range l.engines {
 		e.hist = measure.Histogram{}
 	}
 }
 
-// Established counts the connections that the server has not ended. Call it for a crowd
-// that is stalled: nothing else would notice.
+// Established counts the connections that the server has not ended. Call it for a stalled
+// crowd, which does not notice the end of a connection.
 func (l *Load) Established() (n int) {
 	for _, e := range l.engines {
 		for i := range e.conns {
@@ -193,6 +193,6 @@ func (l *Load) Established() (n int) {
 type Target struct {
 	Addr string // host:port
 	Path func(stream int) string
-	// Sequenced says that event ids end in a sequence that only grows.
+	// Sequenced means that event ids end in a sequence that only grows.
 	Sequenced bool
 }

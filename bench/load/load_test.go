@@ -52,7 +52,7 @@ func TestBlock_OrderLossAndDuplicates(t *testing.T) {
 		})
 	}
 	conn := loadConn{next: 7}
-	for n, id := range []string{"1234567:0", "1234567:1", "1234560:0"} { // Nchan's tell no order
+	for n, id := range []string{"1234567:0", "1234567:1", "1234560:0"} { // Nchan's have no order
 		if kind, sent, err := conn.block([]byte(message(id, 7+n)), false); kind != blockMessage || sent != 12 || err != nil {
 			t.Errorf("%s is %d, %d, %v", id, kind, sent, err)
 		}

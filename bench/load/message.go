@@ -19,8 +19,8 @@ func Stamped(n, size int) []byte {
 	return append(b, `"}}`...)
 }
 
-// Varied is stamped with padding that does not compress: a store that compresses
-// its blocks would else hold next to nothing.
+// Varied is stamped with padding that does not compress: a store that compresses its
+// blocks would otherwise hold next to nothing.
 func Varied(n, stream int) []byte {
 	b := Stamped(n, MessageBytes)
 	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -37,7 +37,7 @@ func Varied(n, stream int) []byte {
 // padAt is where the padding of a message surely has begun.
 const padAt = 120
 
-// member returns the number behind a key, which stands early in the block.
+// member returns the number after a key, which lies early in the block.
 func member(block []byte, key string) (int64, error) {
 	head := block[:min(len(block), memberWithin)]
 	i := bytes.Index(head, []byte(key))

@@ -13,7 +13,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// Partitions is what a log has by default.
+// Partitions is the default of a log.
 const Partitions = 16
 
 // StreamsPerSession spreads streams over sessions, and so over partitions.
@@ -41,7 +41,7 @@ func cursorOf(state eventlog.State, stream int, sequence uint64) string {
 	return event.ID{Stream: name, Tag: tag, Sequence: sequence}.String()
 }
 
-// CursorsOf returns the event IDs of what was acknowledged for each stream, from stream number first on.
+// CursorsOf returns the event ID of the acknowledged event of each stream, from stream number first on.
 func CursorsOf(ctx context.Context, nc *nats.Conn, acks []jetstream.PubAckFuture, first int) ([]string, error) {
 	log, err := eventlog.Open(ctx, nc, slog.New(slog.DiscardHandler))
 	if err != nil {

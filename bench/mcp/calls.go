@@ -1,5 +1,5 @@
-// Package mcp measures tool calls: what edge, log and bridge add to them, and what arrives of them
-// while parts fail. It has the MCP server and the clients that this needs.
+// Package mcp measures tool calls: the time that edge, log and bridge add to them, and the
+// messages that arrive while parts fail. It has the MCP server and the clients for that.
 package mcp
 
 import (
@@ -108,7 +108,7 @@ func Stateless(ctx context.Context, p *system.Programs) (measure.Figures, error)
 	return f, nil
 }
 
-// mcpLatencies has each client call in turn, so that what the machine does otherwise hits all.
+// mcpLatencies has each client call in turn, so that other work of the machine affects all.
 func mcpLatencies(ctx context.Context, clients map[string]*mcpClient) (map[string][]time.Duration, error) {
 	took := map[string][]time.Duration{}
 	for n := range mcpWarmUp + mcpInTurn {

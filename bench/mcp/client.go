@@ -15,9 +15,9 @@ import (
 	"rejoin/shared/sse"
 )
 
-// mcpClient is a client of one MCP session that comes back when a connection breaks, to
-// another edge if there is one. It does no more than it must, so that it is not what is
-// measured. Not safe for concurrent use.
+// mcpClient is a client of one MCP session that reconnects when a connection breaks, to
+// another edge if there is one. It does no more than it must, so that its own work does
+// not affect the figures. Not safe for concurrent use.
 type mcpClient struct {
 	urls      []string // of MCP endpoints; the first is asked until it fails
 	http      *http.Client
@@ -26,10 +26,10 @@ type mcpClient struct {
 	calls     int  // so far
 }
 
-// mcpRetry is after what time a client comes back.
+// mcpRetry is after what time a client reconnects.
 const mcpRetry = 100 * time.Millisecond
 
-// mcpHTTP returns what clients share: connections, as many as they want.
+// mcpHTTP returns the HTTP client of all clients, with as many connections as they want.
 func mcpHTTP() *http.Client {
 	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4096, DisableCompression: true}}
 }
@@ -81,7 +81,7 @@ func (m *mcpClient) call(ctx context.Context, tool, args string, progress func(s
 	}
 	for last := ""; ; {
 		done, id, err := m.follow(resp.Body, progress)
-		_, _ = io.Copy(io.Discard, resp.Body) // so that the connection can go on
+		_, _ = io.Copy(io.Discard, resp.Body) // so that the connection can be reused
 		_ = resp.Body.Close()
 		if last = cmpID(id, last); done || err != nil {
 			return err
@@ -108,7 +108,7 @@ func (m *mcpClient) follow(body io.Reader, progress func(int)) (done bool, last 
 		if err != nil {
 			return false, d.LastID(), nil //nolint:nilerr // the rest is to be resumed
 		}
-		if len(e.Data) == 0 { // a place to come back to
+		if len(e.Data) == 0 { // a cursor to resume at
 			continue
 		}
 		if done, err := m.message(e.Data, progress); done || err != nil {
@@ -165,7 +165,7 @@ func (m *mcpClient) resume(ctx context.Context, last string) (*http.Response, er
 	}
 }
 
-// post posts a message. What comes after it are header fields of a client of 2026-07-28.
+// post posts a message. The rest are header fields of a client of 2026-07-28.
 func (m *mcpClient) post(ctx context.Context, body string, header ...string) (*http.Response, error) {
 	req, err := m.request(ctx, http.MethodPost, body)
 	if err != nil {

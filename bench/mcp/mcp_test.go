@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
-// What the benchmark says of lost and repeated messages is worth what its client is.
+// The benchmark's counts of lost and repeated messages are as good as its client.
 func TestMCPClient_Resumes(t *testing.T) {
 	const progress = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":%d}}`
 	asked := make(chan string, 10)

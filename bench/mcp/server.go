@@ -33,9 +33,9 @@ type mcpTools struct {
 	changed chan struct{} // closed when allowed changes
 }
 
-// Serve serves MCP, and at /allow?steps=n and /runs what the benchmark needs to know.
-// The first line that it prints is its address. It returns nil at once when the arguments ask for
-// something else.
+// Serve serves MCP, takes the allowed steps at /allow?steps=n, and serves the number of runs at
+// /runs. The first line that it prints is its address. It returns nil at once when the arguments
+// ask for something else.
 func Serve(args []string) error {
 	if !slices.Equal(args, []string{bareMCP}) {
 		return nil

@@ -22,8 +22,8 @@ const (
 	mcpAway = 2 * time.Second
 )
 
-// Sessions counts what arrives of calls that report steps, while one of two edges is
-// killed and started again, and then the bridge loses NATS for a while.
+// Sessions counts the messages that arrive of calls that report steps, while one of two
+// edges is killed and started again, and then the bridge loses NATS for a while.
 func Sessions(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
@@ -215,7 +215,7 @@ func (s *mcpCallSet) wait(ctx context.Context, steps int) error {
 	return nil
 }
 
-// check returns how many calls have not got everything, and how many messages came again.
+// check returns how many calls have not received everything, and how many messages arrived again.
 func (s *mcpCallSet) check() (lost, twice int) {
 	for i, steps := range s.steps {
 		slices.Sort(steps)

@@ -63,7 +63,7 @@ func (w *wire) join(a net.Conn, addr string) {
 	delete(w.conns, a)
 }
 
-// cut ends connections, and those that come, until restore.
+// cut ends connections, and new ones, until restore.
 func (w *wire) cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// Bar is what a metric is held against.
+// Bar is the limit of a metric.
 type Bar struct {
 	Cases  []string
 	metric string
@@ -61,7 +61,7 @@ func Bars() []Bar {
 	}
 }
 
-// Verdict says whether a bar holds.
+// Verdict is the median of a case, compared with a bar.
 type Verdict struct {
 	c     string
 	bar   Bar

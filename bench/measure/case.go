@@ -2,8 +2,8 @@ package measure
 
 import "io"
 
-// Case runs a case several times, prints what it measured, and holds that against the bars. It
-// ends with the first error.
+// Case runs a case several times, prints its figures, and compares them with the bars. It ends
+// with the first error.
 func Case(w io.Writer, name, what string, times int, run func() (Figures, error)) ([]Verdict, error) {
 	r := newReport(name, what)
 	err := r.repeat(times, run)

@@ -46,7 +46,7 @@ func readMachineTime() (machineTime, error) {
 	return m, nil
 }
 
-// others says how many processors were used by others since before.
+// others returns how many processors were used by others since before.
 func (m machineTime) others(before machineTime) string {
 	used := (m.all - before.all) - (m.ours - before.ours)
 	return fmt.Sprintf("Others used %.1f of %d processors meanwhile.", max(used.Seconds()/m.at.Sub(before.at).Seconds(), 0), runtime.NumCPU())

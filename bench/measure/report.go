@@ -1,5 +1,5 @@
-// Package measure takes figures, repeats a case, prints its figures as tables and lines, and holds
-// them against bars. It knows the processes that it measures by their ids only.
+// Package measure takes figures, repeats a case, prints its figures as tables and lines, and
+// compares them with bars. It knows the processes that it measures by their ids only.
 package measure
 
 import (
@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Figures are what one run of a case measured, by metric, in the order they were added.
+// Figures are the values that one run of a case measured, by metric, in the order they were added.
 type Figures struct {
 	names   []string
 	values  map[string]float64

@@ -30,8 +30,8 @@ func CPU(pids []int) (time.Duration, error) {
 	return time.Duration(ticks) * 10 * time.Millisecond, nil // USER_HZ is 100 on Linux
 }
 
-// Resident returns the resident memory of processes, in bytes. What they share
-// counts once: it is the proportional set size.
+// Resident returns the resident memory of processes, in bytes. Shared memory counts once:
+// it is the proportional set size.
 func Resident(pids []int) (int64, error) {
 	var total int64
 	for _, pid := range pids {

@@ -11,8 +11,8 @@ import (
 // bareFiber is the argument that makes this program answer every request with 201.
 const bareFiber = "fiber"
 
-// serveFiber serves what an ingest in front of nothing would be: a Fiber handler that
-// takes the body and answers 201. The first line that it prints is its address.
+// serveFiber serves an ingest in front of nothing: a Fiber handler that takes the body
+// and answers 201. The first line that it prints is its address.
 func serveFiber() error {
 	app := fiber.New(fiber.Config{DisableStartupMessage: true})
 	app.Post("/v1/sessions/:session/streams/:stream/events", func(c *fiber.Ctx) error {

@@ -66,10 +66,10 @@ func natsServers(dir string, n int) ([]*natsserver.Server, error) {
 	return all, nil
 }
 
-// serveJetStream serves what Rejoin cannot do without: NATS servers with a log in a
+// serveJetStream serves the parts that Rejoin cannot do without: NATS servers with a log in a
 // folder, and, as BareJetStream, one ordered consumer for each partition inside the process, which
-// throws away what it gets. The first line that it prints is the servers' URLs. It returns
-// only errors.
+// throws away its messages. The first line that it prints is the servers' URLs. It returns only
+// errors.
 func serveJetStream(kind, dir string) error {
 	n := 1
 	if kind == BareCluster {

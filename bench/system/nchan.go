@@ -144,7 +144,7 @@ func (n *Nchan) Publish(ctx context.Context, stream int, message []byte) error {
 	return n.PublishTold(ctx, stream, message, nil)
 }
 
-// PublishTold publishes a message. told is called with its id, by another goroutine, before flush
+// PublishTold publishes a message. told is called with its id, by another goroutine, before Flush
 // returns.
 func (n *Nchan) PublishTold(ctx context.Context, stream int, message []byte, told func(id string)) error {
 	return n.publisher(stream).publish(ctx, stream, message, told)

@@ -1,6 +1,6 @@
-// Package system starts what is measured: Rejoin's programs, and beside them JetStream alone, the
-// raw servers, Nchan and a handler that does nothing. Those that are no programs of their own are
-// this program, started again with arguments that Serve takes.
+// Package system starts the measured programs: Rejoin's, and beside them JetStream alone, the raw
+// servers, Nchan and a handler that does nothing. Those without a program of their own are this
+// program, started again with arguments that Serve takes.
 package system
 
 import (
@@ -22,7 +22,7 @@ import (
 	"rejoin/bench/measure"
 )
 
-// Programs are what is measured, in a folder that also has all that a run writes.
+// Programs are the measured programs, in a folder that also has all files that a run writes.
 type Programs struct {
 	dir     string
 	rejoin  string // the standalone program
@@ -55,7 +55,7 @@ func Build(ctx context.Context) (*Programs, error) {
 // TempDir makes a folder that Clean removes.
 func (p *Programs) TempDir(pattern string) (string, error) { return os.MkdirTemp(p.dir, pattern) }
 
-// HasNchan says whether Nchan is installed.
+// HasNchan reports whether Nchan is installed.
 func (p *Programs) HasNchan() bool { return p.nginx != "" }
 
 // Clean removes the folder.
@@ -64,7 +64,7 @@ func (p *Programs) Clean() { _ = os.RemoveAll(p.dir) }
 // Program is a running program on free ports.
 type Program struct {
 	cmd     *exec.Cmd
-	scratch string // the folder that goes with it, or ""
+	scratch string // the folder that is removed with it, or ""
 	Edge    string // URL of the edge, or of the standalone program's one origin
 	Ingest  string // address of ingest
 	Janitor string // URL of the janitor

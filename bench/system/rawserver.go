@@ -18,18 +18,18 @@ import (
 	"rejoin/shared/sse"
 )
 
-// The raw servers are what a broadcaster cannot be faster than: they accept, read
-// a request, and write prepared frames to sockets, and do nothing else. They run
-// in a process of their own, so that their CPU can be told from the clients'.
+// The raw servers are the upper limit of a broadcaster's speed: they accept, read a
+// request, and write prepared frames to sockets, and do nothing else. They run in a
+// process of their own, so that their CPU can be told from the clients'.
 //
 //	raw         one write for every event and client
-//	raw-batch   for every client, whatever is waiting in one write
+//	raw-batch   for every client, all waiting events in one write
 //	raw-replay  for every client that connects, everything in one write
 //
 // The first line that they print is their address. "GET /17" asks for stream 17. A
-// connection whose first byte is 0 is the publisher's: it sends frames, each behind
-// its stream and its length in 4 bytes each; when it goes, so does the process.
-// serveRaw returns when it cannot accept any more.
+// connection whose first byte is 0 is the publisher's: it sends frames, each after its
+// stream and its length in 4 bytes each; when it ends, so does the process. serveRaw
+// returns when it cannot accept any more.
 func serveRaw(kind string) error {
 	ln, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
 	if err != nil {

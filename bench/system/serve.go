@@ -1,7 +1,7 @@
 package system
 
 // Serve serves what the arguments of this program ask for, as StartSelf passes them, and returns
-// only errors then. It returns nil at once when they ask for nothing of the kind.
+// only errors then. It returns nil at once for any other arguments.
 func Serve(args []string) error {
 	if len(args) == 0 {
 		return nil

@@ -36,8 +36,8 @@ type Stored struct {
 	Cursors, Recent []string
 }
 
-// Stored returns the stored log, which is written when there is none yet, or none that
-// will do. Only one program uses it at a time.
+// Stored returns the stored log, which is written when there is none yet, or only one
+// that is too old. Only one program uses it at a time.
 func (p *Programs) Stored(ctx context.Context) (*Stored, error) {
 	if p.stored != nil && time.Since(p.stored.made) < storedFor {
 		return p.stored, nil
@@ -94,7 +94,7 @@ func (s *Stored) write(ctx context.Context, p *Programs) error {
 	return s.setCursors(ctx, r, acks, recent)
 }
 
-// setCursors makes the event ids of what was acknowledged.
+// setCursors makes the event ids of the acknowledged events.
 func (s *Stored) setCursors(ctx context.Context, r *Rejoin, acks, recent []jetstream.PubAckFuture) error {
 	log, err := eventlog.Open(ctx, r.Conn, slog.New(slog.DiscardHandler))
 	if err != nil {

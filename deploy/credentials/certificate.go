@@ -18,11 +18,11 @@ import (
 // The certificates of a cluster, below the folder; the key is in a file beside each,
 // whose name has a .key more.
 const (
-	RouteFile = "nats/route.pem" // with which NATS servers know each other
-	ProxyFile = "proxy/tls.pem"  // what browsers see, unless another one is given
+	RouteFile = "nats/route.pem" // by which NATS servers know each other
+	ProxyFile = "proxy/tls.pem"  // for browsers, unless another one is given
 )
 
-// Whom they are for.
+// The names in the certificates.
 var (
 	RouteNames = []string{"nats-1", "nats-2", "nats-3"}
 	ProxyNames = []string{"localhost", "127.0.0.1", "::1"}
@@ -32,8 +32,8 @@ var (
 const certificateLife = 10 * 365 * 24 * time.Hour
 
 // MakeCertificates makes those certificates of a cluster that are missing. Each is signed
-// with its own key, good for ten years, and its own authority: who has the key of a route
-// belongs to the cluster.
+// with its own key, good for ten years, and its own authority: a server with the key of a
+// route belongs to the cluster.
 func MakeCertificates(dir string) error {
 	for file, names := range map[string][]string{RouteFile: RouteNames, ProxyFile: ProxyNames} {
 		if err := makeCertificate(filepath.Join(dir, file), names); err != nil {

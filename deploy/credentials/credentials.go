@@ -1,4 +1,4 @@
-// Package credentials makes what the services identify themselves to NATS with.
+// Package credentials makes the credentials of the services for NATS.
 package credentials
 
 import (
@@ -26,9 +26,9 @@ var Guarded = []string{"ingest", "sse-edge", "janitor"}
 // The files that are written, below the folder of a user, and for NATS below the folder itself.
 const (
 	seedFile   = "nats.nk"
-	SecretFile = "jwt.secret"      // what --jwt-secret-file is to name
-	PublicFile = "jwt.pem"         // what --jwt-key-file is to name
-	KeysFile   = "nats/users.conf" // what nats.conf includes
+	SecretFile = "jwt.secret"      // for --jwt-secret-file
+	PublicFile = "jwt.pem"         // for --jwt-key-file
+	KeysFile   = "nats/users.conf" // included by nats.conf
 )
 
 // Seed is the file with a user's seed.
@@ -41,8 +41,7 @@ func Seed(dir, user string) string {
 
 // Make gives every user that has none an NKey: its seed in the file [Seed], which only the
 // owner of the process may read, and its public key as a variable in
-// <dir>/nats/users.conf. What is there already is kept, so that it may run before every
-// start.
+// <dir>/nats/users.conf. Existing files are kept, so that it may run before every start.
 //
 // Each service's folder is meant for its service alone. Folders that are missing are made.
 func Make(dir string) error {
@@ -76,7 +75,7 @@ func Share(dir, name, text string) error {
 	return nil
 }
 
-// Variable is the name under which nats.conf knows a user's public key. One that is named
+// Variable is the name under which nats.conf knows a user's public key. A variable named
 // OPERATOR alone would be an option of the server.
 func Variable(user string) string {
 	if slices.Contains(Outside, user) {
@@ -132,7 +131,7 @@ func write(file string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone already when all went well
+	defer func() { _ = os.Remove(f.Name()) }() // already renamed after a success
 	_, err = f.Write(data)
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err

@@ -62,7 +62,7 @@ func TestCredentials_KeysAreKept(t *testing.T) {
 		}
 	}
 
-	// What a crash or a new service leaves to be done is done, and nothing else.
+	// Make writes the files that a crash left out or a new service needs, and no others.
 	for _, name := range []string{credentials.KeysFile, credentials.Seed("", "bridge")} {
 		must.NoError(t, os.Remove(filepath.Join(dir, name)))
 	}
@@ -161,7 +161,7 @@ func TestCredentials_ClusterCertificatesAreKept(t *testing.T) {
 		t.Error("browsers and routes have the same certificate")
 	}
 
-	// What a crash left half done is made again.
+	// A certificate that is missing after a crash is made again.
 	must.NoError(t, os.Remove(filepath.Join(dir, credentials.RouteFile)))
 	must.NoError(t, credentials.MakeCertificates(dir))
 	again := read(t, dir)

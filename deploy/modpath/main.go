@@ -1,7 +1,7 @@
 // Command modpath gives the modules of this repository another path, so that the Go tool can
-// fetch them from where they are published: in go.mod files, imports, build commands, tests
-// and documents. What else is called rejoin, such as the program and its metrics, keeps its
-// name.
+// fetch them from the repository in which they are published: in go.mod files, imports,
+// build commands, tests and documents. Everything else called rejoin, such as the program
+// and its metrics, keeps its name.
 //
 //	go run ./deploy/modpath -version v0.1.0 example.org/you/rejoin
 //

@@ -21,7 +21,7 @@ const (
 	newVersion = "v0.1.0"
 )
 
-// A program of another repository that uses what docs/publishing.md and docs/mcp.md describe.
+// A program of another repository that uses the packages of docs/publishing.md and docs/mcp.md.
 const program = `package main
 
 import (
@@ -144,7 +144,7 @@ func files(t *testing.T, root string) []string {
 	return must.Value(tree(root))(t)
 }
 
-// copyTree copies a tree, without what is built or fetched, to a folder of the test's.
+// copyTree copies a tree, without built or fetched files, to a folder of the test's.
 func copyTree(t *testing.T, from string) string {
 	t.Helper()
 	to := t.TempDir()

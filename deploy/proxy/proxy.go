@@ -12,8 +12,9 @@ import (
 var config string
 
 // Local returns the configuration for an HAProxy from version 2.6 on, on a machine without containers:
-// health is where it listens for health checks, edges are the addresses of edges, which are not checked.
-// Without edges, those of the configuration stay. REJOIN_PROXY_BIND says where it listens.
+// health is its address for health checks, edges are the addresses of edges, which are not checked.
+// Without edges, those of the configuration stay. REJOIN_PROXY_BIND is the address at which it
+// listens.
 func Local(health string, edges ...string) string {
 	old := []string{
 		"127.0.0.1:8404", health,

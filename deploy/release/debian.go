@@ -50,7 +50,7 @@ func (r release) debian(ctx context.Context, arch string, files []file) (deb []b
 
 var semanticVersion = regexp.MustCompile(`^v?([0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?)$`)
 
-// semantic returns a version as npm takes it. What is no release comes before all releases.
+// semantic returns a version as npm takes it. Any other version comes before all releases.
 func semantic(version string) string {
 	if m := semanticVersion.FindStringSubmatch(version); m != nil {
 		return m[1]
@@ -58,7 +58,7 @@ func semantic(version string) string {
 	return "0.0.0-dev-" + version
 }
 
-// sinceTag is what git describe adds to a tag: the commits since, and changes without one.
+// sinceTag matches the suffix that git describe adds to a tag: the commits since, and changes without one.
 var sinceTag = regexp.MustCompile(`(-[0-9]+-g[0-9a-f]+)?(-dirty)?$`)
 
 // debianVersion returns a version as dpkg takes it, for which a tilde comes before the release and a

@@ -170,7 +170,7 @@ func checkUnit(t *testing.T, root string) {
 		if out, err := exec.CommandContext(t.Context(), analyze, "verify", local).CombinedOutput(); err != nil || len(out) > 0 { //nolint:gosec // of the system
 			t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 		}
-		// Of 100; 20 and less are what systemd calls OK.
+		// Of 100; systemd calls 20 and less OK.
 		if out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--threshold=20", local).CombinedOutput(); err != nil { //nolint:gosec // of the system
 			t.Errorf("systemd-analyze security: %v\n%s", err, out)
 		}

@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// A release is what is built, and how.
+// A release holds the sources, the version and the platforms of a build.
 type release struct {
 	root       string    // of the repository
-	version    string    // what --version of the programs says
+	version    string    // that --version of the programs prints
 	time       time.Time // of everything that has one
 	platforms  []string  // such as linux/amd64
 	programs   []program
@@ -53,7 +53,7 @@ type file struct {
 	mode int64
 }
 
-// files returns what belongs into the archive of a platform.
+// files returns the files for the archive of a platform.
 func (r release) files(ctx context.Context, goos, arch string) (files []file, err error) {
 	tmp, err := os.MkdirTemp("", "rejoin-release-")
 	if err != nil {
@@ -118,8 +118,8 @@ func (r release) linked(text []byte) []byte {
 
 var placeholders = regexp.MustCompile(`(?m)^There is no central place for downloads\..*\n\n`)
 
-// filledIn returns the README with the release's version and address in the place of what stands
-// for them, if there is an address.
+// filledIn returns the README with the release's version and address in the place of their
+// placeholders, if there is an address.
 func (r release) filledIn(readme []byte) []byte {
 	if r.url == "" {
 		return readme
@@ -129,8 +129,8 @@ func (r release) filledIn(readme []byte) []byte {
 	return bytes.ReplaceAll(readme, []byte("VERSION"), []byte(strings.TrimPrefix(r.version, "v")))
 }
 
-// build builds a program as its own module pins what it needs, and without what depends
-// on the machine or the state of its repository.
+// build builds a program with the versions that its own module pins, and without data
+// that depends on the machine or the state of its repository.
 func (r release) build(ctx context.Context, p program, path, goos, arch string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false", //nolint:gosec // what main.go lists
 		"-ldflags", "-s -w -buildid= -X rejoin/shared/daemon.Version="+r.version, "-o", path, p.pkg)

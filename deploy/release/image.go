@@ -73,7 +73,7 @@ func (r release) index(i image, archives map[string][]file) (v1.ImageIndex, erro
 }
 
 // ordinary is an image whose descriptor in an index has no artifactType: an image is no other kind of
-// artifact, and skopeo 1.9 (Debian 12) does not copy an index with what it does not know.
+// artifact, and skopeo 1.9 (Debian 12) does not copy an index with unknown fields.
 type ordinary struct{ v1.Image }
 
 // ArtifactType returns "".
@@ -120,7 +120,7 @@ func (r release) publishImages(archives map[string][]file, publish func(name str
 	return all, publish("images.txt", []byte(pinned.String()))
 }
 
-// push writes images to their registry, as whom docker login has logged in.
+// push writes images to their registry, as the user of docker login.
 func push(ctx context.Context, images []tagged) error {
 	for _, i := range images {
 		if err := remote.WriteIndex(i.ref, i.index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
@@ -130,7 +130,7 @@ func push(ctx context.Context, images []tagged) error {
 	return nil
 }
 
-// labels returns what index, image and container say of themselves.
+// labels returns the labels of index, image and container.
 func (r release) labels(i image) map[string]string {
 	const prefix = "org.opencontainers.image."
 	labels := map[string]string{
@@ -229,7 +229,7 @@ func authorities() []byte {
 }
 
 // dockerName returns the name of an image in full, as Docker and containerd store it: they know
-// Docker Hub as docker.io, go-containerregistry as the host that answers for it.
+// Docker Hub as docker.io, go-containerregistry as the host that serves it.
 func dockerName(ref name.Tag) string {
 	if hub, ok := strings.CutPrefix(ref.Name(), name.DefaultRegistry+"/"); ok {
 		return "docker.io/" + hub

@@ -47,7 +47,8 @@ func TestRelease_Images(t *testing.T) {
 		t.Fatalf("images.txt has %q", pinned)
 	}
 
-	// Where it goes does not change it. What a failed push leaves is complete, so that other programs can push it.
+	// The registry does not change the image. A failed push leaves complete files, so that other programs can push
+	// them.
 	refusing := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(refusing.Close)
 	elsewhere := r

@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// modules are those of others that a release holds, as path@version.
+// modules are the modules of others in a release, as path@version.
 type modules map[string]bool
 
 func (all modules) add(info *buildinfo.BuildInfo) {
@@ -25,7 +25,7 @@ func (all modules) add(info *buildinfo.BuildInfo) {
 	}
 }
 
-// licenses returns the texts that must go with the programs, of Go itself first. A
+// licenses returns the texts that must accompany the programs, of Go itself first. A
 // module without one is an error.
 func (all modules) licenses(ctx context.Context) ([]byte, error) {
 	var b bytes.Buffer

@@ -1,4 +1,4 @@
-// Command release builds what is published: for each platform an archive of the programs
+// Command release builds the files of a release: for each platform an archive of the programs
 // with their licenses and an SBOM (CycloneDX) for each of them, for Linux a Debian package of
 // the standalone program and container images (OCI archives) of the services, the npm package of
 // the JavaScript client, and SHA256SUMS. The same sources, version, time and Go release give the
@@ -6,7 +6,7 @@
 //
 //	go run ./deploy/release -version v1.2.3 -time "$(git log -1 --format=%ct)" -out dist
 //
-// It runs at the root of the repository. What the folder held before is removed.
+// It runs at the root of the repository. The earlier contents of the folder are removed.
 package main
 
 import (
@@ -50,7 +50,7 @@ func main() {
 // An image's tag is the version without its v, and a part of files' names.
 var validTag = regexp.MustCompile(`^\w[\w.-]{0,127}$`)
 
-// check finds what would end the release once all programs are built and the old folder is removed.
+// check finds the errors that would end the release once all programs are built and the old folder is removed.
 func (r release) check() error {
 	if !validTag.MatchString(strings.TrimPrefix(r.version, "v")) {
 		return fmt.Errorf("the version %q cannot be the tag of an image, which has letters, digits, \"_\", \".\" and \"-\" alone", r.version)

@@ -15,8 +15,8 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// sbom lists what is in a program: what the Go linker wrote down in it, so nothing that
-// is merely in a go.mod. It has no serial number, which would be another one each time.
+// sbom lists the modules in a program: those that the Go linker wrote down in it, so none
+// that is merely in a go.mod. It has no serial number, which would differ each time.
 func sbom(name, version string, at time.Time, data []byte, info *buildinfo.BuildInfo) ([]byte, error) {
 	sum := sha256.Sum256(data)
 	self := "pkg:generic/rejoin/" + name + "@" + url.PathEscape(version)
