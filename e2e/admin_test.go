@@ -66,7 +66,7 @@ func TestAdminPage_ShowsAndEndsASession(t *testing.T) {
 	b.shows("state", "live")
 	b.until("!byID('no-sessions').hidden")
 
-	// Whatever others can write stands there as they wrote it.
+	// The page shows text from others unchanged.
 	path := "/v1/sessions/" + url.PathEscape(hostile)
 	made := fmt.Sprintf(`{"session":%q,"metadata":{"note":"<script>window.hacked=1</script>"}}`, hostile)
 	p.create(made)
@@ -131,7 +131,7 @@ func TestAdminPage_ShowsAndEndsASession(t *testing.T) {
 	b.scrolls()
 	b.accessible("a session")
 
-	// Nothing is ended before somebody has said so.
+	// The page closes nothing before a confirmation.
 	b.click("close")
 	b.shows("confirm-name", hostile)
 	if said := script[string](b, "document.querySelector('dialog').ariaDescribedByElements.map((e) => e.textContent).join(' ')"); !strings.Contains(said, hostile) {
@@ -201,7 +201,7 @@ func TestAdminPage_FilterSortAndPaging(t *testing.T) {
 	for n := range 60 {
 		p.publish(fmt.Sprintf("session-%02d", n), "s", 1, 1+n/59)
 	}
-	// Else the second page may begin behind less than fifty of them.
+	// Else the second page may begin after less than fifty of them.
 	waittest.Until(t, "the janitor has all sessions", func() bool {
 		list := do(t, http.MethodGet, p.api()+"/v1/sessions?limit=100", "").body
 		return strings.Count(list, `"session":"session-`) == 60 && p.retained("session-59", "s") == 2
@@ -213,7 +213,7 @@ func TestAdminPage_FilterSortAndPaging(t *testing.T) {
 	}
 	list("names.length == 50")
 	b.shows("list-page", "1–50 of 60")
-	// The second click comes before the page does.
+	// The second click comes before the response.
 	if text := script[string](b, "byID('next').click(), byID('next').click(), byID('list-page').textContent"); text != "loading …" {
 		t.Errorf("while a page is asked for, its number is %q", text)
 	}
@@ -332,7 +332,7 @@ func TestAdminPage_RowsUnderThePointerThenUnknownSession(t *testing.T) {
 	script[bool](b, "window.faulty = () => null; document.activeElement.blur(); true")
 	b.until("byID('sessions').rows.length == 2 && !byID('sessions').querySelector('.past')")
 
-	// A session that does not exist has nothing to show, until it begins.
+	// The page shows nothing of a session that does not exist, until it begins.
 	script[bool](b, "location.hash = '#session=nosuch'; true")
 	b.shows("session-facts", "There is no session of this name.")
 	b.accessible("an unknown session")
@@ -392,7 +392,7 @@ func TestAdminPage_AnswersOfOthers(t *testing.T) {
 		t.Errorf("above a page with new data there is %s", line())
 	}
 
-	// Only Rejoin's answer says that a session is closed.
+	// Only Rejoin's answer proves that a session is closed.
 	faulty("method == 'DELETE' ? signIn() : null")
 	b.click("close")
 	b.click("confirm-yes")
@@ -418,7 +418,7 @@ func TestAdminPage_AnswersOfOthers(t *testing.T) {
 	b.shows("session-facts", "closed")
 	b.until("document.activeElement.id == 'main'")
 
-	// A session that was deleted holds nothing.
+	// A deleted session has no events.
 	script[bool](b, "location.hash = '#session=one'; true")
 	b.shows("session-bars", "3 of")
 	faulty("path.startsWith('/v1/sessions/one') ? Promise.resolve(new Response('{}', { status: 404 })) : null")

@@ -17,7 +17,7 @@ import (
 	"rejoin/shared/web/webtest"
 )
 
-// h2 is a connection of HTTP/2 on which an attacker says what it likes.
+// h2 is an HTTP/2 connection of an attacker, which sends any frames.
 type h2 struct {
 	t      testing.TB
 	conn   io.ReadWriteCloser
@@ -25,8 +25,8 @@ type h2 struct {
 	next   uint32 // stream
 }
 
-// dialH2 opens a connection whose streams have a window of so many bytes. What comes on it is
-// handed to take by a goroutine, until it closes; nil: it is thrown away.
+// dialH2 opens a connection whose streams have a window of so many bytes. A goroutine passes
+// the frames that it receives to take, until it closes; nil: they are thrown away.
 func (p *proc) dialH2(window uint32, take func(http2.Frame)) *h2 {
 	p.t.Helper()
 	config := trusting()
@@ -66,7 +66,7 @@ func (a *h2) get(headers []byte) (stream uint32, err error) {
 	return stream, a.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: headers, EndStream: true, EndHeaders: true})
 }
 
-// Requests that are reset at once (CVE-2023-44487) take no more than those that are not.
+// Requests that are reset at once (CVE-2023-44487) take no more memory than others.
 func TestAttackHTTP2RapidReset(t *testing.T) {
 	p := startTLS(t)
 	p.publish("reset", "s", 1, 1)

@@ -27,8 +27,8 @@ func (p *proc) raw(request string) answer {
 	return readAnswer(p.t, conn)
 }
 
-// forged is what an intruder would like to have in the log: a line of its own, in each
-// format, and what a terminal obeys.
+// forged is the text that an intruder would like to have in the log: a line of its own,
+// in each format, and control characters for a terminal.
 const forged = "\r\n{\"level\":\"ERROR\",\"msg\":\"forged\"}\ntime=2026-01-01T00:00:00Z level=ERROR msg=forged\n\x1b[31m\x1b]0;forged\x07\x7f\u009b31m\u202e"
 
 func TestAttackLogInjection(t *testing.T) {

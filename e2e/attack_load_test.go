@@ -19,7 +19,7 @@ import (
 	"rejoin/shared/web/webtest"
 )
 
-// dial opens a connection to the address of a flag, on which nothing lasts without end.
+// dial opens a connection to the address of a flag, with a limit for each read and write.
 func (p *proc) dial(flag string) net.Conn {
 	p.t.Helper()
 	return p.secure(flag, webtest.Dial(p.t, p.addrs[flag], ""))
@@ -34,7 +34,7 @@ func atOnce(n int, do func()) {
 	all.Wait()
 }
 
-// metric returns the value of a series; name is what stands before it in /metrics.
+// metric returns the value of a series; name is the text before it in /metrics.
 func (p *proc) metric(name string) float64 {
 	p.t.Helper()
 	for line := range strings.Lines(do(p.t, http.MethodGet, p.url("--admin-addr")+"/metrics", "").body) {
@@ -53,8 +53,8 @@ func (p *proc) heap() float64 {
 	return p.metric("go_memstats_heap_alloc_bytes")
 }
 
-// A line that comes slowly, or stops, ends its request, though those before it came. The rest that is too slow
-// TestServe_SlowRequest and TestServe_TricklingBody have.
+// A line that arrives slowly, or stops, ends its request, although earlier ones arrived. TestServe_SlowRequest
+// and TestServe_TricklingBody test the other slow requests.
 func TestAttackSlowloris(t *testing.T) {
 	t.Parallel() // it waits most of the time
 	p := startProc(t, "--body-timeout=6s", "--ack-timeout=9s")
@@ -82,7 +82,7 @@ func TestAttackSlowloris(t *testing.T) {
 			trickling.Wait()
 		})
 	}
-	// Who sends a line now and then continues.
+	// A publisher that sends a line now and then continues.
 	t.Run("a slow publisher", func(t *testing.T) {
 		t.Parallel()
 		p := p.in(t)
@@ -119,10 +119,10 @@ func readAnswer(t testing.TB, conn net.Conn) answer {
 	return a
 }
 
-// Beyond the limit new clients get a retry; those who are there notice nothing, and a second flood leaves no more
-// behind than the first: the HTTP server keeps goroutines for a while.
+// Beyond the limit new clients get a retry; connected ones notice nothing, and a second flood leaves no more
+// goroutines than the first: the HTTP server keeps some for a while.
 func TestAttackConnectionFlood(t *testing.T) {
-	t.Parallel() // what it measures is the program's own
+	t.Parallel() // it measures only the program
 	const limit, requests, silent = 20, 300, 700
 	p := startProc(t, "--max-connections="+strconv.Itoa(limit), "--pprof")
 	path := streamPath("flood", "s")

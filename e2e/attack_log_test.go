@@ -29,10 +29,10 @@ import (
 //     before it receives, or gets a gap for;
 //   - after a 204 to a DELETE no publish is stored;
 //   - an event is never sent under an ID of another session;
-//   - what the disk loses costs gaps, never silence.
+//   - events that the disk loses cause gaps, never silence.
 
-// A registry that is older than the log, torn, or lost does not open again what the log
-// has closed (V3).
+// A registry that is older than the log, torn, or lost does not reopen a stream or
+// session that the log has closed (V3).
 func TestAttack_RegistryOlderThanLog(t *testing.T) {
 	for name, damage := range map[string]func(t *testing.T, folder, older string){
 		"older copy": putBack,
@@ -81,7 +81,7 @@ func TestAttack_TrimLost(t *testing.T) {
 		want   *procGap // nil: any, or the events
 	}{
 		"alone": {func(t *testing.T, p *proc) {
-			// A slow machine has one for some of the events, and another for the rest.
+			// A slow machine has one for some of the events, and another for the others.
 			for _, trim := range p.trims() {
 				must.NoError(t, p.partition0().SecureDeleteMsg(t.Context(), trim))
 			}
@@ -95,7 +95,7 @@ func TestAttack_TrimLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := startProc(t, "--partitions=1", "--max-events-per-session=5", "--interval=100ms", "--nats-sync-interval=50ms")
-			p.publish("first", "s", 1, 1) // the trimmed events lie behind the first retained sequence
+			p.publish("first", "s", 1, 1) // the trimmed events lie after the first retained sequence
 			path := streamPath("trimmed", "quiet")
 			last := p.publish("trimmed", "quiet", 1, 3)
 			s := p.subscribe(path, "")
@@ -229,7 +229,7 @@ func (in installation) attackedStream(t *testing.T) (path string, s *tap) {
 const untilClose = 1 << 30
 
 // checkReceived makes sure that the subscriber of a stream that was closed has received
-// what was stored, or got a gap.
+// the stored events, or a gap.
 func checkReceived(t *testing.T, got transcript, stored map[int]string) {
 	t.Helper()
 	if missing := got.missing(stored); len(missing) > 0 && len(got.gaps) == 0 {
@@ -237,8 +237,8 @@ func checkReceived(t *testing.T, got transcript, stored map[int]string) {
 	}
 }
 
-// An ingest that is paused while another one closes the stream answers 201 for nothing
-// that subscribers do not receive (V6).
+// An ingest that is paused while another one closes the stream answers 201 only for
+// events that subscribers receive (V6).
 func TestAttack_IngestPausedWhileStreamCloses(t *testing.T) {
 	// When it continues it has to read publishes before the news of the close. Go takes 128
 	// connections from the kernel at a time, in the order in which they had something to read.
@@ -262,7 +262,7 @@ func TestAttack_IngestPausedWhileStreamCloses(t *testing.T) {
 	}
 }
 
-// An ingest whose link to NATS stalls while another one closes the stream stores nothing
+// An ingest whose link to NATS stalls while another one closes the stream stores no event
 // afterwards (V6): its publishes begin when the close is answered.
 func TestAttack_IngestLinkStalledWhileStreamCloses(t *testing.T) {
 	const size = 60
@@ -353,8 +353,8 @@ var (
 	}
 )
 
-// registryBehind is the same, and the registry's news come later than the log's, as they do
-// when another server has them.
+// registryBehind is the same, and the registry's messages arrive later than the log's, as
+// they do from another server.
 func (b behind) registryBehind() behind {
 	return behind{
 		func(t *testing.T, edge *program, link *slowLink) {
@@ -391,7 +391,7 @@ func useAgain(t *testing.T, names int, way behind) again {
 		closing.Go(func() { closeAt(t, ingest+"/v1/sessions/"+name) })
 	}
 	closing.Wait()
-	// A name is free when nothing of its session is in the log.
+	// A name is free when the log has no entry of its session.
 	rejoinLog(t, "set", "--max-age=1s", "--yes", n.flag())
 	for _, name := range w.names {
 		waittest.Until(t, name+" is free", func() bool {
@@ -407,7 +407,7 @@ func useAgain(t *testing.T, names int, way behind) again {
 }
 
 // catchUp publishes events that are numbered 200 and higher until an edge shows one, and
-// returns what it shows after a cursor.
+// returns its page after a cursor.
 func catchUp(t *testing.T, ingest string, edge *proc, path, cursor string) (got transcript) {
 	t.Helper()
 	looks := 0
@@ -490,8 +490,7 @@ func connectionsEnd(t *testing.T, w again) {
 }
 
 // A NATS server that is put back to an older copy of its store under a running edge serves
-// a stream that was closed in the life that is lost: the edge drops none of its new
-// events (V10).
+// a stream that was closed in the lost life: the edge drops none of its new events (V10).
 func TestAttack_RolledBackUnderRunningEdge(t *testing.T) {
 	for name, prefix := range map[string]string{"all at once": "", "registry behind": "$KV.MCP_SESSIONS."} {
 		t.Run(name, func(t *testing.T) {
@@ -526,8 +525,8 @@ func TestAttack_RolledBackUnderRunningEdge(t *testing.T) {
 			link.releaseLate()
 			stored := map[int]map[int]string{}
 			for i := range streams {
-				// The first sequences are given a second time. Until the ingest has noticed that, it
-				// may refuse what the lost life has closed.
+				// The first sequences are assigned a second time. Until the ingest has noticed that,
+				// it may refuse streams that the lost life has closed.
 				waittest.Until(t, "the stream is open again", func() bool {
 					return do(t, http.MethodPost, ingest+pathOf(i), numbered(100), "Content-Type", "application/json").status == http.StatusCreated
 				})

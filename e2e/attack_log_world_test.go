@@ -104,7 +104,7 @@ func (v *volley) fire(path string) {
 // answered reports whether all are answered.
 func (v *volley) answered() bool { return len(v.answers) == len(v.conns) }
 
-// stored waits for all answers and returns the IDs of what was answered with 201, by
+// stored waits for all answers and returns the IDs of the messages answered with 201, by
 // number.
 func (v *volley) stored() map[int]string {
 	v.t.Helper()
@@ -120,8 +120,8 @@ func (v *volley) stored() map[int]string {
 	return ids
 }
 
-// transcript is what a subscriber has received: messages by number with their IDs, and
-// the gaps.
+// transcript has the messages that a subscriber has received, by number with their IDs,
+// and the gaps.
 type transcript struct {
 	ids    map[int]string
 	gaps   []procGap
@@ -169,8 +169,8 @@ func messageOf(data []byte) []byte {
 	return data
 }
 
-// page asks an edge for what follows a cursor; with an empty cursor for all that is
-// retained.
+// page requests the events after a cursor from an edge; with an empty cursor all retained
+// ones.
 func (p *proc) page(path, after string) (got transcript) {
 	p.t.Helper()
 	var page struct {
@@ -259,26 +259,26 @@ func truncate(t *testing.T, path string, percent int64) {
 	must.NoError(t, os.Truncate(path, must.Value(os.Stat(path))(t).Size()*percent/100))
 }
 
-// putBack makes a folder what its copy is.
+// putBack restores a folder from its copy.
 func putBack(t *testing.T, folder, backup string) {
 	t.Helper()
 	must.NoError(t, os.RemoveAll(folder))
 	must.NoError(t, os.CopyFS(folder, os.DirFS(backup)))
 }
 
-// slowLink is a relay to a NATS server that can stand still without closing anything,
-// in each direction, and that can hold back what the server delivers of some subjects, as
-// a server of a cluster does that is behind the others.
+// slowLink is a relay to a NATS server that can stand still without closing anything, in
+// each direction, and that can hold back the server's messages of some subjects, as a
+// server of a cluster does that is behind the others.
 type slowLink struct {
 	relay
 
 	target string
-	// writing orders what the clients are sent; it comes before mu.
+	// writing orders the frames to the clients; it comes before mu.
 	writing sync.Mutex
 	changed *sync.Cond // of mu
 	ended   bool
 	stalled map[direction]bool
-	sent    bytes.Buffer // what came from the client since the last stall began
+	sent    bytes.Buffer // the client's data since the last stall began
 	prefix  string       // of the subjects that are held back; empty: none
 	late    []lateFrame
 }
@@ -324,19 +324,19 @@ func (l *slowLink) handle(client net.Conn) {
 	for _, pump := range []func(){func() { l.forward(client, server) }, func() { l.deliver(client, bufio.NewReader(server)) }} {
 		pumps.Go(func() {
 			pump()
-			_, _ = client.Close(), server.Close() // what ends one ends the other
+			_, _ = client.Close(), server.Close() // the end of one ends the other
 		})
 	}
 	pumps.Wait()
 }
 
-// forward copies what the client sends. It reads on while the direction is stalled.
+// forward copies the client's data. It continues to read while the direction is stalled.
 func (l *slowLink) forward(client, server net.Conn) {
 	chunks := make(chan []byte, 1<<12)
 	l.handling.Go(func() {
 		for b := range chunks {
 			if l.pass(toServer) {
-				_, _ = server.Write(b) // what fails ends the reading as well
+				_, _ = server.Write(b) // a failure ends the reading as well
 			}
 		}
 	})
@@ -354,7 +354,7 @@ func (l *slowLink) forward(client, server net.Conn) {
 	}
 }
 
-// deliver copies what the server sends, one protocol message after the other.
+// deliver copies the server's data, one protocol message after the other.
 func (l *slowLink) deliver(client net.Conn, server *bufio.Reader) {
 	for {
 		frame, subject, err := readFrame(server)
@@ -413,7 +413,7 @@ func readFrame(r *bufio.Reader) (frame []byte, subject string, err error) {
 	return append(line, payload...), fields[1], err
 }
 
-// stall lets nothing through in some directions, and begins to count what the client sends.
+// stall stops the data in some directions, and begins to record the client's.
 func (l *slowLink) stall(directions ...direction) {
 	l.change(func() {
 		l.sent.Reset()
@@ -434,21 +434,21 @@ func (l *slowLink) heal() {
 // cut ends all connections, and refuses others until heal.
 func (l *slowLink) cut() { l.change(func() { l.refuse, l.late = true, nil; l.cutLocked() }) }
 
-// counted returns how often a text has come from the client since the last stall began.
+// counted returns how often the client has sent a text since the last stall began.
 func (l *slowLink) counted(text string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return bytes.Count(l.sent.Bytes(), []byte(text))
 }
 
-// holdBack holds back what the server delivers of subjects with a prefix, until release.
+// holdBack holds back the server's messages of subjects with a prefix, until releaseLate.
 func (l *slowLink) holdBack(prefix string) { l.change(func() { l.prefix = prefix }) }
 
-// lateBy is how much later than the rest something is delivered that was held back.
+// lateBy is how much later than the others a held-back message is delivered.
 const lateBy = 3 * time.Second
 
-// releaseLate delivers after a while what was held back. What follows from the rest alone
-// has been done by then, unless the machine is slow: the attack is a weaker one then.
+// releaseLate delivers the held-back messages after a while. The services have handled
+// the others by then, unless the machine is slow: the attack is a weaker one then.
 func (l *slowLink) releaseLate() {
 	time.AfterFunc(lateBy, func() {
 		l.writing.Lock()

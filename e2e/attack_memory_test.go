@@ -42,7 +42,8 @@ func (p *proc) descriptors() int {
 }
 
 // costs makes sure that an attack takes no more memory than it may, and that a healthy client
-// publishes and reads while it lasts. What both took is a row of the table of make attack.
+// publishes and reads while it lasts. The figures of both are a row of the table of make
+// attack.
 func (p *proc) costs(attack func()) {
 	p.t.Helper()
 	before := p.healthy("before", nil)
@@ -57,8 +58,7 @@ func (p *proc) costs(attack func()) {
 		p.t.Name(), p.tookSince(start)>>20, float64(during)/1e6, float64(before)/1e6)
 }
 
-// tookSince returns how much memory the program took at most above what it had at the start, and makes sure that
-// it may.
+// tookSince returns the program's peak memory above that at the start, and makes sure that it is allowed.
 func (p *proc) tookSince(start int64) (above int64) {
 	p.t.Helper()
 	above = p.memory("VmHWM") - start
@@ -172,7 +172,7 @@ func TestAttackManyElements(t *testing.T) {
 			p := startProc(t)
 			p.costs(func() {
 				atOnce(8, func() {
-					// Who is refused may be cut off in the middle of its body.
+					// A refused client may be cut off in the middle of its body.
 					a, err := try(http.MethodPost, p.api()+tt.path, tt.body, "Content-Type", tt.media, "Accept", "application/json, text/event-stream")
 					refused := a.status >= http.StatusBadRequest || strings.Contains(a.body, `"accepted":0`)
 					if err == nil && !refused {
@@ -196,7 +196,7 @@ func TestAttackAbandonedPolls(t *testing.T) {
 	}
 	began := time.Now()
 	waittest.Value(t, fmt.Sprintf("about as many descriptors as the %d before", before), p.descriptors, func(n int) bool { return n < before+100 })
-	if took := time.Since(began); took > 30*time.Second { // half of what the polls asked for
+	if took := time.Since(began); took > 30*time.Second { // half of the polls' wait
 		t.Errorf("it took %s", took)
 	}
 }
@@ -209,7 +209,7 @@ func from(addr net.IP) *http.Client {
 
 // M1: sessions with as much metadata as each may have, created from many addresses.
 func TestAttackSessionMetadata(t *testing.T) {
-	const addresses, atOnce, each = 10, 4, 200 // twice of what there is room for
+	const addresses, atOnce, each = 10, 4, 200 // twice as many as there is room for
 	p := startProc(t, "--ack-timeout=30s")
 	start := p.memory("VmRSS")
 	body := `{"metadata":{"x":"` + strings.Repeat("x", 16<<10-8) + `"}}`

@@ -26,7 +26,7 @@ func (p *proc) openSessions() string {
 const refusedOrigins = `rejoin_auth_refused_total{reason="origin"}`
 
 // Without access control a browser needs no token, and asks no permission for a POST without a
-// body: whatever page is open on this machine could make sessions and sweep.
+// body: any page that is open on this machine could make sessions and sweep.
 func TestAttackCrossOriginWrites(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--ack-timeout=9s")
@@ -65,7 +65,7 @@ func TestAttackCrossOriginWrites(t *testing.T) {
 		document.body.append(form)
 		form.submit()
 	} true`)
-	// What is refused for its origin never comes to a route, a sweep neither.
+	// A request refused for its origin never reaches a route, a sweep neither.
 	waittest.Until(t, "all requests are refused for their origin", func() bool { return p.metric(refusedOrigins) == float64(3*len(targets)+1) })
 	if got := p.openSessions(); got != none {
 		t.Errorf("a form: there are sessions: %s", got)

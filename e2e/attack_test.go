@@ -13,7 +13,7 @@ import (
 
 const listedOrigin = "https://app.example"
 
-// guarded are the flags with which a program takes the tokens of the tests alone.
+// guarded are the flags with which a program accepts the tokens of the tests alone.
 func guarded(t testing.TB) []string {
 	t.Helper()
 	cfg := authtest.Config(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// subscribeJS writes down what a subscription tells.
+// subscribeJS records the reports of a subscription.
 const subscribeJS = `import('/rejoin.js').then(({ subscribe }) => {
 	window.got = []; window.gaps = []; window.ends = []; window.states = []
 	window.subscription = subscribe({ session: %q, stream: 's' }, {
@@ -71,8 +71,8 @@ func TestJavaScriptClient_RestartWithEventSource(t *testing.T) {
 	b.until("ends.join() == 'closed' && got.length == 0") // now by the 204 that EventSource takes for an error
 }
 
-// An EventSource is not asked to wait: what comes while onEvent is slow is bounded
-// by closing it, and comes again when there is room.
+// An EventSource cannot be paused: closing it bounds the events that arrive while onEvent
+// is slow, and they arrive again when there is room.
 func TestJavaScriptClient_SlowOnEventBoundsMemory(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--retry=100ms", "--ack-timeout=9s")

@@ -310,7 +310,7 @@ func TestPlayground_Token(t *testing.T) {
 	}
 }
 
-// What the page says of a close is true of the last one.
+// The page's message about a close is that of the last one.
 func TestPlayground_CloseAnsweredByAProxy(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--ack-timeout=9s")
@@ -338,7 +338,7 @@ func TestPlayground_CloseAnsweredByAProxy(t *testing.T) {
 	b.shows("problem", "http_200")
 	b.showsNothing("ended", "after a second close that failed")
 
-	// So is what it says of a message, and of a connection.
+	// So are those about a message, and about a connection.
 	b.playground(p, "end", "t")
 	b.click("publish")
 	b.shows("published", "Stored as")

@@ -112,8 +112,8 @@ func (p *proc) publish(session, stream string, from, to int) (id string) {
 	return id
 }
 
-// inTime asks again while the log does not answer in time, and returns the first other
-// answer and how often it has asked: what was not answered may have been done.
+// inTime repeats a request while the log does not answer in time, and returns the first
+// other answer and the number of requests: an unanswered one may have been carried out.
 func inTime(t testing.TB, what string, ask func() answer) (a answer, asked int) {
 	t.Helper()
 	waittest.Until(t, what, func() bool {
@@ -222,7 +222,7 @@ func (p *proc) tryTap(path, lastID string, headers ...string) (*tap, error) {
 // cut closes the connection.
 func (s *tap) cut() { _ = s.conn.Close() }
 
-// tryNext returns the next event, whatever it is.
+// tryNext returns the next event, of any type.
 func (s *tap) tryNext() (sse.Event, error) {
 	_ = s.conn.SetReadDeadline(time.Now().Add(waittest.Timeout)) // on a closed connection the read fails as well
 	return s.dec.Next()

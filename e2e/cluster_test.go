@@ -19,8 +19,8 @@ import (
 
 var clusterKills = flag.Int("cluster-kills", 2, "how many NATS servers are killed in the test of a cluster")
 
-// What a publisher was told to be stored is in the log once and in order, and comes to
-// each subscriber once, though one server of three after the other is killed.
+// Each acknowledged event is in the log once and in order, and each subscriber receives
+// it once, though one server of three after the other is killed.
 func TestGoClient_ClusterServersAreKilled(t *testing.T) {
 	t.Parallel()
 	const streams = 8
@@ -97,7 +97,7 @@ func newNATSCluster(t *testing.T) *natsCluster {
 	return c
 }
 
-// clusterOf is what the configuration of a server has in a cluster.
+// clusterOf returns the cluster part of a server's configuration.
 func clusterOf(i int, routes []string) string {
 	return fmt.Sprintf("server_name: n%d\ncluster { name: c, listen: %q, routes: [\"nats://%s\"] }\n", i, routes[i], strings.Join(routes, `", "nats://`))
 }
@@ -112,7 +112,7 @@ func (c *natsCluster) urls() string {
 
 func (c *natsCluster) flag() string { return "--nats-url=" + c.urls() }
 
-// lives returns, for each partition, what the janitor has written down of the servers.
+// lives returns, for each partition, the janitor's note of the servers.
 func (c *natsCluster) lives() []string {
 	c.t.Helper()
 	nc := must.Value(nats.Connect(c.urls()))(c.t)

@@ -15,7 +15,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// collector takes traces over OTLP, as OpenTelemetry's own does.
+// collector receives traces over OTLP, as OpenTelemetry's own does.
 type collector struct {
 	t testing.TB
 
@@ -24,7 +24,7 @@ type collector struct {
 	spans []span
 }
 
-// span is what a test looks at.
+// span has the fields of a span that tests check.
 type span struct {
 	service, name     string
 	trace, id, parent string
@@ -42,7 +42,7 @@ func newCollector(t *testing.T) *collector {
 	return c
 }
 
-// take takes an ExportTraceServiceRequest, which has the fields of TracesData.
+// take handles an ExportTraceServiceRequest, which has the fields of TracesData.
 func (c *collector) take(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	var data trace.TracesData
@@ -101,7 +101,7 @@ func (c *collector) of(trace string) (found []span) {
 }
 
 // one waits for the one span of a trace with a service and the beginning of a name, and
-// checks whose child it is.
+// checks its parent.
 func (c *collector) one(t testing.TB, trace, service, name, parent string) (found span) {
 	t.Helper()
 	waittest.Until(t, "there is "+name+" of "+service, func() bool {

@@ -17,7 +17,7 @@ func site(t *testing.T, policy string) (url string) {
 	return serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
 		w.Header().Set("Content-Security-Policy", policy)
-		_, _ = io.WriteString(w, "<!doctype html><title>a page</title>") // the browser has gone
+		_, _ = io.WriteString(w, "<!doctype html><title>a page</title>") // the browser may have disconnected
 	}).URL
 }
 
@@ -61,7 +61,7 @@ func TestBrowser_StreamsWithACookie(t *testing.T) {
 	}
 	create := fmt.Sprintf(`window.answered = 0
 		fetch('%s/v1/sessions', {method: 'POST', mode: 'no-cors', credentials: 'include'}).finally(() => { window.answered = 1 }); true`, p.api())
-	script[bool](b, create) // which no preflight stands before
+	script[bool](b, create) // which has no preflight
 	b.until("answered == 1")
 	waittest.Until(t, "the request was refused", func() bool { return p.metric(refusedOrigins) == 1 })
 	p.unharmed(alice, "s")

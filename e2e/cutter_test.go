@@ -26,8 +26,8 @@ func serve(t testing.TB, handler http.HandlerFunc) *httptest.Server {
 	return s
 }
 
-// newHTTPProxy starts an HTTP proxy, which ends with the test. In the place of a response that pass returns an
-// error for, and without the server, it answers 502.
+// newHTTPProxy starts an HTTP proxy, which ends with the test. If pass returns an error for a response, and
+// without the server, it answers 502.
 func newHTTPProxy(t testing.TB, target string, pass func(*http.Response) error) *httptest.Server {
 	t.Helper()
 	to := must.Value(url.Parse(target))(t)
@@ -77,7 +77,7 @@ func (r *relay) listen(t testing.TB, handle func(client net.Conn)) {
 
 func (r *relay) addr() string { return r.ln.Addr().String() }
 
-// join says whether a client may be connected with a target.
+// join reports whether a client may be connected with a target.
 func (r *relay) join(client, target net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +103,7 @@ func (r *relay) cutLocked() {
 	clear(r.conns)
 }
 
-// block ends all connections, and those that come.
+// block ends all connections, and new ones.
 func (r *relay) block() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,17 +111,17 @@ func (r *relay) block() {
 	r.cutLocked()
 }
 
-// cutter is a relay that cuts connections when told so.
+// cutter is a relay that cuts connections on request.
 type cutter struct {
 	relay
 
 	targets []string // the first that takes a connection gets it
 	balance bool     // begins with another target each time
 	taken   int
-	// left is what of the next bytes for clients still goes through before all is cut;
-	// negative means everything.
+	// left is how many of the next bytes for clients still pass before all is cut;
+	// negative means all.
 	left int
-	seen bytes.Buffer // what went to clients
+	seen bytes.Buffer // the bytes sent to clients
 }
 
 // newCutter starts a proxy, which ends with the test.
@@ -142,7 +142,7 @@ func newBalancer(t testing.TB, targets ...string) *cutter {
 	return c
 }
 
-// leadTo has new connections go to these targets, as a proxy does that has asked whether they are
+// leadTo sends new connections to these targets, as a proxy does that has checked that they are
 // ready.
 func (c *cutter) leadTo(targets ...string) {
 	c.mu.Lock()
@@ -167,7 +167,7 @@ func (c *cutter) handle(client net.Conn) {
 	}
 	var up sync.WaitGroup
 	up.Go(func() {
-		_, _ = io.Copy(target, client) // what ends it ends the other
+		_, _ = io.Copy(target, client) // the end of one ends the other
 		_ = target.Close()
 	})
 	_, _ = io.Copy(through{c, client}, target)
@@ -186,14 +186,14 @@ func (c *cutter) chosen() []string {
 	return slices.Concat(c.targets[at:], c.targets[:at])
 }
 
-// count returns how often a text has gone to clients.
+// count returns how often a text was sent to clients.
 func (c *cutter) count(text string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return bytes.Count(c.seen.Bytes(), []byte(text))
 }
 
-// cutAfter ends all connections after the next n bytes that go to clients.
+// cutAfter ends all connections after the next n bytes to clients.
 func (c *cutter) cutAfter(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

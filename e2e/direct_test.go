@@ -51,7 +51,7 @@ func (p *proc) nats(t testing.TB, opts ...nats.Option) *nats.Conn {
 	return nc
 }
 
-// place returns where a stream's events lie.
+// place returns the subject of a stream's events.
 func place(t testing.TB, nc *nats.Conn, session, stream string) event.Subject {
 	t.Helper()
 	return event.Subject{Partition: event.Partition(session, partitions), Session: session, Life: lifeOf(t, nc, session), Stream: stream}
@@ -101,7 +101,7 @@ func TestDirectPublish(t *testing.T) {
 	}
 }
 
-// What JetStream refuses for now is tried again, and so is what it was asked before the connection was lost.
+// A publish that JetStream refuses for now is tried again, and so is one from before the connection was lost.
 func TestDirectPublish_Repeats(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--interval=1h") // the limit below stays as it is
@@ -146,7 +146,7 @@ func (p *proc) entriesOf(t *testing.T, s event.Subject) uint64 {
 }
 
 // The example refuses a session that does not exist. The fence of each event, and that of the
-// birth, let JetStream refuse what is published after the end.
+// birth, let JetStream refuse messages after the end.
 func TestDirectPublish_BeforeAndAfterTheSession(t *testing.T) {
 	t.Parallel()
 	p := startProc(t)
@@ -181,7 +181,7 @@ func TestDirectPublish_BeforeAndAfterTheSession(t *testing.T) {
 	}
 }
 
-// What the document says of other languages is what is computed here.
+// The values in the document for other languages are those computed here.
 func TestDirectPublish_AsDocumented(t *testing.T) {
 	text := must.Value(os.ReadFile("../docs/publishing.md"))(t)
 	for _, want := range []string{
@@ -213,11 +213,11 @@ func TestDirectPublish_WithoutALife(t *testing.T) {
 
 // stray is something that a service should not have written into the log.
 type stray struct {
-	subject, headers, data string // headers as they go over the wire
+	subject, headers, data string // headers as on the wire
 }
 
-// strays are what must not be shown, by the reason that is counted, for a life of a
-// session.
+// strays are the messages that must not be shown, by the reason under which they are
+// counted, for a life of a session.
 func strays(at event.Subject) map[string][]stray {
 	life := "."
 	if at.Life == "" {
@@ -330,8 +330,8 @@ func (r rawNATS) publish(s stray) {
 	r.write(fmt.Sprintf("HPUB %s %d %d\r\n%s%s\r\n", s.subject, len(headers), len(headers)+len(s.data), headers, s.data))
 }
 
-// Whatever a service writes into the log, clients see the good events in order and
-// nothing else, out of the window, out of the log, and after a restart.
+// Whatever a service writes into the log, clients receive the good events in order and no
+// others, from the window, from the log, and after a restart.
 func TestEdge_InvalidLogEntries(t *testing.T) {
 	for name, tt := range map[string]struct {
 		flags  []string
@@ -368,7 +368,7 @@ func TestEdge_InvalidLogEntries(t *testing.T) {
 			for _, headers := range odd() {
 				shown(headers)
 			}
-			// What is JSON, but no message of JSON-RPC, is framed as it is.
+			// JSON that is no message of JSON-RPC is framed as it is.
 			raw.publish(stray{subject: good, data: "\r\n{\r\"a\":\n[1,\r\n2]}\n"})
 			n++
 			shown("")
@@ -413,8 +413,8 @@ func TestEdge_InvalidLogEntries(t *testing.T) {
 	}
 }
 
-// endWith publishes a stream's last event. One behind it is shown nevertheless: the log
-// decides, and the publisher was wrong about the end.
+// endWith publishes a stream's last event. An event after it is shown nevertheless: the
+// log decides, and the publisher was wrong about the end.
 func (p *proc) endWith(t *testing.T, subject string, n int) {
 	t.Helper()
 	nc := p.nats(t)

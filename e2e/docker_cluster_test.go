@@ -52,7 +52,7 @@ func TestDocker_Cluster(t *testing.T) {
 	})
 }
 
-// trust is what the proxy's own certificate is checked with.
+// trust returns a configuration that trusts the proxy's own certificate.
 func (d *deployment) trust() *tls.Config {
 	d.t.Helper()
 	file := filepath.Join(d.t.TempDir(), "tls.pem")
@@ -83,7 +83,7 @@ func (d *deployment) isReplicated(t *testing.T) {
 	d.keepsOut(t)
 }
 
-// Who has no key of the cluster is no server of it.
+// A server without a key of the cluster does not join it.
 func (d *deployment) keepsOut(t *testing.T) {
 	stranger := strings.TrimSpace(d.run("docker", "run", "--detach", "--network", d.project+"_nats", "--entrypoint", "/usr/local/bin/nats-server",
 		"nats:2.15-alpine", "--name", "stranger", "--cluster_name", "rejoin", "--cluster", "nats://0.0.0.0:6222", "--routes", "nats://nats-1:6222"))
@@ -110,7 +110,7 @@ func (d *deployment) streamsToTabs(t *testing.T) {
 	}
 	c := &http.Client{Transport: &http.Transport{TLSClientConfig: d.trust(), DisableKeepAlives: true}}
 	for n := 1; n <= 5; n++ {
-		// A cluster that is slow at the moment says 503, and it is tried again.
+		// A cluster that is slow at the moment answers 503, and the message is sent again.
 		waittest.Until(t, fmt.Sprintf("message %d is stored", n), func() bool {
 			req := must.Value(http.NewRequestWithContext(t.Context(), http.MethodPost, d.url+streamPath("tabs", "main"), strings.NewReader(numbered(n))))(t)
 			req.Header.Set("Content-Type", "application/json")
@@ -145,8 +145,8 @@ func (d *deployment) edgeConnections() (each []string) {
 	return each
 }
 
-// Else each edge would follow what the others do. The proxy gives to the next edge what is more than one
-// and a half times the average, which of so few is soon.
+// Else each edge would follow the partitions of the others. The proxy gives connections above one and a
+// half times the average to the next edge, which with so few is soon.
 func (d *deployment) sticks(t *testing.T) {
 	c := &http.Client{Transport: &http.Transport{TLSClientConfig: d.trust(), DisableKeepAlives: true}}
 	waittest.Until(t, "no client is connected", func() bool { return slices.Equal(d.edgeConnections(), []string{"0", "0", "0"}) })
@@ -175,7 +175,7 @@ func (d *deployment) sticks(t *testing.T) {
 	})
 }
 
-// healthy waits until a container says that it is.
+// healthy waits until a container reports that it is.
 func (d *deployment) healthy(service string) {
 	d.t.Helper()
 	id := d.container(service)
@@ -184,7 +184,7 @@ func (d *deployment) healthy(service string) {
 	})
 }
 
-// rolls restarts what the cluster consists of as an upgrade does.
+// rolls restarts the containers of the cluster as an upgrade does.
 func (d *deployment) rolls(t *testing.T) {
 	restarted := clustered
 	if *restarts == "first" {
@@ -245,7 +245,7 @@ func (d *deployment) survivesKills(t *testing.T) {
 		service := clustered[rng.IntN(len(clustered))]
 		id := d.container(service)
 		d.run("docker", "kill", "--signal", "KILL", id)
-		if service != "proxy" { // there is one, and no client comes past it
+		if service != "proxy" { // there is one, and all clients connect through it
 			tr.flows("the end of " + service)
 		}
 		d.run("docker", "start", id)
@@ -290,7 +290,7 @@ func (tr *traffic) pace(rate float64) {
 	})
 }
 
-// flows waits until all that is stored now has come to each reader of a stream, and one more message.
+// flows waits until each reader of a stream has received all messages that are stored now, and one more.
 func (tr *traffic) flows(what string) {
 	tr.t.Helper()
 	want := map[*writer]int64{}

@@ -30,11 +30,11 @@ import (
 )
 
 // deployment is a Compose file of deploy/, run by the Docker engine of this machine from
-// what a fresh clone of this tree would hold.
+// the files of a fresh clone of this tree.
 type deployment struct {
 	t       *testing.T
 	file    string
-	project string // what Docker knows its containers by
+	project string // Docker's name for its containers
 	dir     string
 	addr    string
 	url     string
@@ -55,7 +55,7 @@ func deploy(t *testing.T, file, project string) *deployment {
 	if out, err := clone.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	d.compose("down", "--volumes", "--remove-orphans") // what a run that was killed has left
+	d.compose("down", "--volumes", "--remove-orphans") // the remains of a run that was killed
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the last of the logs:\n%s", d.compose("logs", "--no-color", "--tail=20"))
@@ -66,7 +66,7 @@ func deploy(t *testing.T, file, project string) *deployment {
 	return d
 }
 
-// run runs a program in the deployment's folder and returns what it prints.
+// run runs a program in the deployment's folder and returns its output.
 func (d *deployment) run(name string, args ...string) string {
 	d.t.Helper()
 	cmd := exec.Command(name, args...) //nolint:noctx // the containers must not be left behind
@@ -97,7 +97,7 @@ func (d *deployment) container(service string) string {
 	return strings.TrimSpace(d.compose("ps", "--all", "--quiet", service))
 }
 
-// has lists what Docker has of the deployment: container, network or volume.
+// has lists the deployment's objects of a kind in Docker: container, network or volume.
 func (d *deployment) has(kind string) []string {
 	d.t.Helper()
 	args := []string{kind, "ls", "--quiet", "--filter", "label=com.docker.compose.project=" + d.project}
@@ -217,7 +217,7 @@ func (d *deployment) speaksForTheEdge(t *testing.T) {
 		"a poll":            {http.MethodGet, events, "application/json", http.StatusServiceUnavailable, "application/problem+json", `"code":"unavailable"`},
 		"a publisher":       {http.MethodPost, events, "", http.StatusServiceUnavailable, "application/problem+json", `"code":"unavailable"`},
 		"one of another":    {http.MethodGet, d.url + "/v1/sessions", "", http.StatusOK, "application/json", `"sessions"`},
-		"one of the sweeps": {http.MethodPost, d.url + "/v1/sweep", "", http.StatusForbidden, "application/problem+json", `"code":"origin_not_allowed"`}, // the janitor says so
+		"one of the sweeps": {http.MethodPost, d.url + "/v1/sweep", "", http.StatusForbidden, "application/problem+json", `"code":"origin_not_allowed"`}, // the janitor refuses it
 	} {
 		a := do(t, tt.method, tt.url, "", "Accept", tt.accept, "Origin", "https://page.example")
 		if a.status != tt.status || a.header.Get("Content-Type") != tt.contentType || !strings.Contains(a.body, tt.body) || a.header.Get("Rejoin-Proxy") != "" {
@@ -231,7 +231,7 @@ func (d *deployment) speaksForTheEdge(t *testing.T) {
 	d.isReached()
 }
 
-// isReached waits until the proxy passes on what it gets for each service: it looks for
+// isReached waits until the proxy forwards the requests for each service: it looks for
 // them itself, and may find one later than Docker does.
 func (d *deployment) isReached() {
 	d.t.Helper()
@@ -298,7 +298,7 @@ func (d *deployment) standsAttacks(t *testing.T) {
 		for range n {
 			conn := webtest.Dial(t, net.JoinHostPort(ip, port), head)
 			all.Go(func() {
-				_, _ = io.Copy(conn, body()) // who is refused may be cut off in the middle of its body
+				_, _ = io.Copy(conn, body()) // a refused client may be cut off in the middle of its body
 			})
 		}
 	}
@@ -360,8 +360,8 @@ func (d *deployment) outlivesDown(t *testing.T) {
 	}
 }
 
-// idsIn returns the event IDs of a transcript, in order. A heartbeat has the ID of what
-// came before it.
+// idsIn returns the event IDs of a transcript, in order. A heartbeat has the ID of the
+// event before it.
 func idsIn(transcript string) (ids []string) {
 	for line := range strings.Lines(transcript) {
 		if id, ok := strings.CutPrefix(line, "id: "); ok {
@@ -371,8 +371,8 @@ func idsIn(transcript string) (ids []string) {
 	return slices.Compact(ids)
 }
 
-// What a publisher was told to be stored comes to an EventSource and to a Go client once
-// and in order, while each container is stopped in order, and killed.
+// An EventSource and a Go client receive each acknowledged event once and in order, while
+// each container is stopped in order, and killed.
 func (d *deployment) survivesRestarts(t *testing.T) {
 	b := openBrowser(t)
 	b.do(chromedp.Navigate(d.url + "/v1/sessions"))
@@ -452,7 +452,7 @@ func TestDocker_DocumentedCombinations(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), "docker", append(args, "config", "--quiet")...)
 			cmd.Env = append(os.Environ(), "REJOIN_AUTH="+auth)
 			out, err := cmd.CombinedOutput()
-			// What others reach says who may.
+			// A deployment that other machines reach needs access control.
 			if ok := auth != "" || !slices.Contains(files, "compose.machines.yaml"); ok != (err == nil) {
 				t.Errorf("%v with REJOIN_AUTH=%s: %v\n%s", files, auth, err, out)
 			}
@@ -474,7 +474,7 @@ func TestDocker_PartitionsReachJanitorAndProxy(t *testing.T) {
 	}
 }
 
-// listenJS opens an EventSource that writes down what it sees.
+// listenJS opens an EventSource and records its events.
 const listenJS = `(() => {
 	window.got = []; window.gaps = 0; window.opened = 0; window.failed = 0
 	window.es = new EventSource(%q)

@@ -41,7 +41,7 @@ var (
 	code           = regexp.MustCompile("(?ms)^```.*?\n```$|`[^`\n]*`")
 )
 
-// anchors are what the headings of a document are linked by.
+// anchors returns the link targets of a document's headings.
 func anchors(text string) map[string]bool {
 	all := map[string]bool{}
 	for _, m := range headingPattern.FindAllStringSubmatch(text, -1) {
@@ -126,7 +126,7 @@ func TestDocument_NamedTestsExist(t *testing.T) {
 	}
 }
 
-// What a document shows as a command is at least one.
+// The commands in the documents are valid bash.
 func TestDocument_CommandsAreBash(t *testing.T) {
 	t.Parallel()
 	commands := 0
@@ -172,13 +172,13 @@ func TestDocument_EventStoreFromAnotherRepository(t *testing.T) {
 	buildElsewhere(t, snippet(t, page, "go", "package main"), page)
 }
 
-// A program in another repository, whose go.mod says where the clone is, may use the Go
-// client, as docs/publishing.md tells.
+// A program in another repository, whose go.mod has the path of the clone, may use the Go
+// client, as docs/publishing.md describes.
 func TestDocument_GoClientFromAnotherRepository(t *testing.T) {
 	t.Parallel()
 	program := must.Value(os.ReadFile("../examples/go/publish/main.go"))(t)
 	mod := buildElsewhere(t, string(program), "../docs/publishing.md")
-	// The document says that it brings two along.
+	// The document names its two dependencies.
 	if n := bytes.Count(mod, []byte("// indirect")); n != 2 || !bytes.Contains(mod, []byte("github.com/go-json-experiment/json ")) || !bytes.Contains(mod, []byte("golang.org/x/sync ")) {
 		t.Errorf("it needs\n%s", mod)
 	}

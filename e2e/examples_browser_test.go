@@ -19,7 +19,7 @@ func pages(t *testing.T) *httptest.Server {
 	mux.HandleFunc("/frames", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
 		page := `"tabs.html?` + r.URL.RawQuery + `"`
-		_, _ = w.Write([]byte("<!doctype html><iframe src=" + page + "></iframe><iframe src=" + page + "></iframe>")) // the browser has gone
+		_, _ = w.Write([]byte("<!doctype html><iframe src=" + page + "></iframe><iframe src=" + page + "></iframe>")) // the browser may have disconnected
 	})
 	return serve(t, mux.ServeHTTP)
 }
@@ -37,7 +37,7 @@ func (b *browser) says(want string) {
 	b.until("document.getElementById('state').textContent == '" + want + "'")
 }
 
-// unreachable is what the pages show while they could not connect yet.
+// unreachable is the state on the pages while they could not connect yet.
 func unreachable(pages *httptest.Server) string {
 	return "waiting: Rejoin is down, or was started without --cors-origins=" + pages.URL
 }
@@ -54,7 +54,7 @@ func TestExamples_PageOfAnotherOrigin(t *testing.T) {
 	}
 }
 
-// A page continues after a restart and a reload, says what is missing, and ends with its stream.
+// A page continues after a restart and a reload, reports missing events, and ends with its stream.
 func TestExamples_Pages(t *testing.T) {
 	t.Parallel()
 	for _, page := range []string{"eventsource.html", "client.html"} {
@@ -109,7 +109,7 @@ func TestExamples_PageWithEmptyMessage(t *testing.T) {
 	}
 }
 
-// A page that asks why its EventSource gave up shows the last messages before it says that nothing follows.
+// A page that asks why its EventSource gave up shows the last messages before it reports the end.
 func TestExamples_PageClosedWithMessagesLeft(t *testing.T) {
 	t.Parallel()
 	var streams atomic.Int32

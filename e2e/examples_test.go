@@ -19,7 +19,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// publishingExamples are the programs of ../examples that publish, and what they are given
+// publishingExamples are the programs of ../examples that publish, and their arguments
 // besides session and stream.
 var publishingExamples = []struct {
 	name    string
@@ -39,7 +39,7 @@ var publishingExamples = []struct {
 	{name: "JavaScript client", program: "../e2e/testdata/publish.ts", key: "%"},
 }
 
-// subscribingExamples follow a stream, with the place in a file.
+// subscribingExamples follow a stream, with the cursor in a file.
 var subscribingExamples = []struct{ name, program string }{
 	{"Go", "rejoin/examples/go/subscribe"},
 	{"TypeScript", "typescript/subscribe.ts"},
@@ -83,7 +83,7 @@ func (p *proc) example(program string, args ...string) *run {
 	return r
 }
 
-// natsPackage is what takes the place of the NATS command line.
+// natsPackage stands in for the NATS command line.
 const natsPackage = "rejoin/e2e/nats"
 
 // write gives it lines to read.
@@ -142,11 +142,12 @@ func numbersIn(t testing.TB, text string) (numbers []int) {
 	return numbers
 }
 
-// invalidMessage is what is said of it: by the server, or by the Go client before that.
+// invalidMessage matches its error: of the server, or of the Go client before that.
 var invalidMessage = regexp.MustCompile(`"code": ?"invalid_json"|invalid JSON`)
 
-// What an example publishes while the program is killed and started is stored once and in
-// order; repeated under its key it is not stored again; a refusal is reported.
+// The messages that an example publishes while the program is killed and started are
+// stored once and in order; repeated under their keys they are not stored again; a
+// refusal is reported.
 func TestExamples_Publishing(t *testing.T) {
 	t.Parallel()
 	for _, e := range publishingExamples {
@@ -248,7 +249,7 @@ func TestExamples_Publishing(t *testing.T) {
 			waittest.Until(t, "the edge knows of the close", func() bool {
 				return strings.Contains(do(t, http.MethodGet, p.api()+streamPath("demo", "main"), "", "Accept", "application/json").body, `"closed":true`)
 			})
-			if got := p.storedIn("demo", "main"); !slices.Equal(got, want) { // nothing is behind the close
+			if got := p.storedIn("demo", "main"); !slices.Equal(got, want) { // no event is after the close
 				t.Errorf("at the end, stored are %d", got)
 			}
 		})
@@ -283,7 +284,7 @@ func TestExamples_Usage(t *testing.T) {
 	}
 }
 
-// A 408 or 303 says no more than no response: a proxy may have passed the message on.
+// A 408 or 303 proves no more than a missing response: a proxy may have passed the message on.
 func TestExamples_LastStatusIsAProxys(t *testing.T) {
 	t.Parallel()
 	for _, status := range []string{"303", "408"} {
@@ -298,8 +299,8 @@ func TestExamples_LastStatusIsAProxys(t *testing.T) {
 	}
 }
 
-// A proxy's page with the status 200 says as little as no response, and so do a response that breaks off and that to the
-// GET that a redirect makes of a POST.
+// A proxy's page with the status 200 proves as little as a missing response, and so do a response that breaks off and
+// one to the GET that a redirect makes of a POST.
 func TestExamples_AnswerIsAPage(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"python/publish.py", "typescript/publish.ts"} {
@@ -316,7 +317,7 @@ func TestExamples_AnswerIsAPage(t *testing.T) {
 				default:
 					answer = `{"index":0,"id":"main_abcdefg_1","duplicate":false}` + "\n" + `{"accepted":1,"unknown":0,"stopped":null}` + "\n"
 				}
-				_, _ = io.WriteString(w, answer) // the client may be gone
+				_, _ = io.WriteString(w, answer) // the client may have disconnected
 			})
 			r := procAt(t, server.URL).example(program, "--many", "demo", "main")
 			r.write("[1]\n")
@@ -335,7 +336,7 @@ func TestExamples_AnswerIsAPage(t *testing.T) {
 						defer func() { <-r.Context().Done() }() // it has no end
 					}
 					w.WriteHeader(status)
-					_ = http.NewResponseController(w).Flush() // the client may be gone
+					_ = http.NewResponseController(w).Flush() // the client may have disconnected
 				})
 				r = procAt(t, moving.URL).example(program, "--many", "demo", "main")
 				r.write("[1]\n")
@@ -425,7 +426,7 @@ await publish({ base: 'http://rejoin.test', session: 'demo', stream: 'main' }, '
 	}
 }
 
-// Without the NATS command line the example says so at once: nothing was sent.
+// Without the NATS command line the example reports it at once: nothing was sent.
 func TestExamples_NATSMissing(t *testing.T) {
 	t.Parallel()
 	tools := t.TempDir()
@@ -442,8 +443,8 @@ func TestExamples_NATSMissing(t *testing.T) {
 	}
 }
 
-// A subscriber continues where it stopped, whichever part was down, says what is missing, and ends
-// with the stream.
+// A subscriber continues where it stopped, whichever part was down, reports missing events, and
+// ends with the stream.
 func TestExamples_Subscribing(t *testing.T) {
 	t.Parallel()
 	for _, e := range subscribingExamples {
@@ -542,8 +543,8 @@ func emptyMessages(t *testing.T) *proc {
 	return procAt(t, s.URL)
 }
 
-// An event without data is no message, nor is one of a type that a later version may send. A place that cannot be saved ends a subscriber: it is no failure of the
-// connection.
+// An event without data is no message, nor is one of a type that a later version may send. A cursor that cannot be
+// saved ends a subscriber: it is no failure of the connection.
 func TestExamples_EmptyMessage(t *testing.T) {
 	t.Parallel()
 	for _, e := range subscribingExamples {
@@ -575,7 +576,7 @@ func TestExamples_HandlerThrows(t *testing.T) {
 	}
 }
 
-// A publisher that is interrupted, or told to end as by docker stop, says that a message without an answer may be
+// A publisher that is interrupted, or stopped as by docker stop, reports that a message without an answer may be
 // stored.
 func TestExamples_PublishInterrupted(t *testing.T) {
 	t.Parallel()

@@ -22,8 +22,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden transcripts instead of comparing them")
 
-// transcript sends a request on a raw socket and returns every byte that comes
-// back, up to the one that makes enough true, or to the end when enough is nil.
+// transcript sends a request on a raw socket and returns every byte of the response, up
+// to the one that makes enough true, or to the end when enough is nil.
 func (p *proc) transcript(path string, enough func(string) bool, headers ...string) string {
 	p.t.Helper()
 	addr := p.addrs["--edge-addr"]
@@ -45,8 +45,8 @@ func (p *proc) transcript(path string, enough func(string) bool, headers ...stri
 	return got.String()
 }
 
-// arrived waits until an edge has taken in what was published: a 201 is JetStream's
-// word, and the edge hears of it a moment later.
+// arrived waits until an edge has a published event: a 201 follows JetStream's
+// acknowledgement, and the edge receives the event a moment later.
 func (p *proc) arrived(session, id string) {
 	p.t.Helper()
 	parsed := must.Value(event.ParseID(id))(p.t)
@@ -90,7 +90,7 @@ var (
 	datePattern   = regexp.MustCompile(`Date: [^\r\n]*`)
 )
 
-// normal replaces what differs from run to run: tags and times. Line ends become visible.
+// normal replaces the parts that differ from run to run: tags and times. Line ends become visible.
 func normal(s string) string {
 	s = tagPattern.ReplaceAllString(s, "_TAG_")
 	s = timePattern.ReplaceAllString(s, "TIME")
@@ -116,8 +116,8 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// The transcripts are what clients get, to the byte. Each case has a session of its
-// own, in a partition of its own, so that sequences do not depend on other cases.
+// The transcripts are the responses to clients, to the byte. Each case has a session of
+// its own, in a partition of its own, so that sequences do not depend on other cases.
 func TestTranscripts_Golden(t *testing.T) {
 	t.Parallel()
 	p := startProc(t, "--partitions=64", "--lease=1m", "--ack-timeout=9s", "--heartbeat=300ms")

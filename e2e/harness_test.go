@@ -27,8 +27,8 @@ import (
 	"rejoin/shared/web/webtest"
 )
 
-// scratch is the folder of the programs that the tests build. They stay there: what has not changed since an
-// earlier run is not linked again.
+// scratch is the folder of the programs that the tests build. They stay there: a program that has not
+// changed since an earlier run is not linked again.
 var scratch string
 
 func TestMain(m *testing.M) {
@@ -106,7 +106,7 @@ type proc struct {
 	*process // nil: it does not run, or was never started
 }
 
-// listening maps the log's messages to the flag whose address they tell.
+// listening maps the log's messages to the flag whose address they have.
 var listening = map[string]string{
 	"edge open":       "--edge-addr",
 	"ingest listens":  "--ingest-addr",
@@ -137,7 +137,7 @@ func newProc(t testing.TB, data string, args ...string) *proc {
 	return p
 }
 
-// procAt is what answers at a URL, for tests that publish to it or read from it.
+// procAt returns the server at a URL, for tests that publish to it or read from it.
 func procAt(t testing.TB, url string) *proc {
 	return &proc{t: t, addrs: map[string]string{"--edge-addr": strings.TrimPrefix(url, "http://")}}
 }
@@ -217,12 +217,12 @@ func (p *proc) api() string { return p.url("--edge-addr") }
 // process is a program that runs.
 type process struct {
 	cmd  *exec.Cmd
-	log  *procLog      // what it prints that the caller does not read
+	log  *procLog      // its output that the caller does not read
 	done chan struct{} // closed when it has ended
 }
 
 // launch starts a program, or with Setpgid one that starts others. It ends with the test, also when the test run
-// panics. What the race detector has found in it fails the test.
+// panics. A report of the race detector in it fails the test.
 func launch(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{cmd: cmd, log: &procLog{}, done: make(chan struct{})}
@@ -272,7 +272,7 @@ func (p *process) ended() bool {
 	}
 }
 
-// procLog holds what the program logged.
+// procLog holds the program's log.
 type procLog struct{ waittest.Buffer }
 
 // attr returns an attribute of the first line with a message, or "".

@@ -86,7 +86,7 @@ func secretive(t *testing.T) string {
 			ID     json.RawMessage
 			Params struct{ Name string }
 		}
-		_ = json.Unmarshal(body, &m) // whatever that is
+		_ = json.Unmarshal(body, &m) // which may be anything
 		switch {
 		case r.Method != http.MethodPost:
 			w.WriteHeader(http.StatusMethodNotAllowed)

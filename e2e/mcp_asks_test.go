@@ -48,16 +48,16 @@ func newAskServer(t testing.TB) (url string, calls *atomic.Int64) {
 	})
 	s := serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil).ServeHTTP)
 	t.Cleanup(func() {
-		end() // or a session waits for calls whose client is gone
+		end() // or a session waits for calls whose client has disconnected
 		for session := range server.Sessions() {
-			_ = session.Close() // its client is gone
+			_ = session.Close() // its client has disconnected
 		}
 	})
 	return s.URL, calls
 }
 
-// withToken adds a bearer token to each request, and makes those again that the program cannot serve yet: such
-// a request was not carried out.
+// withToken adds a bearer token to each request, and repeats those that the program cannot serve yet: such a
+// request was not carried out.
 type withToken struct {
 	token string
 	next  http.RoundTripper

@@ -21,7 +21,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// told is what a client tells of a call, one of it at a time.
+// told is a client's report about a call, with one of the fields.
 type told struct {
 	Progress float64 `json:"progress"`
 	Result   string  `json:"result"`
@@ -32,7 +32,7 @@ type told struct {
 // mcpCall is a call in progress.
 type mcpCall struct {
 	t testing.TB
-	// silent is a client that tells of no progress.
+	// silent means that the client reports no progress.
 	silent bool
 	end    func()
 	ended  chan struct{}
@@ -53,7 +53,7 @@ func (c *mcpCall) lines() []told {
 	return append([]told(nil), c.told...)
 }
 
-// waitFor waits until the client has told of a step.
+// waitFor waits until the client has reported a step.
 func (c *mcpCall) waitFor(step int) {
 	c.t.Helper()
 	if c.silent {
@@ -108,7 +108,7 @@ func (c *mcpCall) finish(name string, steps int) {
 	}
 }
 
-// troubles are what the client told of its connections.
+// troubles returns the client's reports about its connections.
 func (c *mcpCall) troubles() (all []string) {
 	for _, l := range c.lines() {
 		if l.Trouble != "" {
@@ -151,7 +151,7 @@ func typeScript(t testing.TB, sdk, url, tool string, args any, revision ...strin
 	return c
 }
 
-// inspector calls count with the Inspector's command line, which tells only the result.
+// inspector calls count with the Inspector's command line, which reports only the result.
 func inspector(t testing.TB, url string, args counting) *mcpCall {
 	t.Helper()
 	packages := npm(t)
@@ -162,7 +162,7 @@ func inspector(t testing.TB, url string, args counting) *mcpCall {
 	return c
 }
 
-// run starts a program that writes what it receives, and ends when its input does.
+// run starts a program that prints the messages that it receives, and ends when its input does.
 func (c *mcpCall) run(program string, args ...string) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -192,7 +192,7 @@ func (c *mcpCall) run(program string, args ...string) {
 	})
 }
 
-// read takes lines of what comes, or a tool's result in whatever lines.
+// read reads reports, one a line, or a tool's result in any lines.
 func (c *mcpCall) read(out interface{ Read([]byte) (int, error) }) {
 	in := json.NewDecoder(bufio.NewReader(out))
 	for {

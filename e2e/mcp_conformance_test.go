@@ -19,7 +19,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// The official suite, against a server of the Go SDK alone and through Rejoin: nothing
+// The official suite, against a server of the Go SDK alone and through Rejoin: no check
 // that the server passes may be lost.
 func TestConformance(t *testing.T) {
 	t.Parallel()
@@ -46,8 +46,8 @@ var unpassable = map[string]string{
 	"input-required-result-multi-round":         "go-sdk 1.8 calls such a tool a second time, and no third, for clients of earlier revisions",
 }
 
-// Before a server of both eras nothing may be lost, and before one of the earlier alone, which the suite
-// for 2026-07-28 fails, all but unpassable passes.
+// Before a server of both eras no check may be lost, and before one of the earlier alone, which the
+// suite for 2026-07-28 fails, all but unpassable pass.
 func TestConformance_WithoutSessions(t *testing.T) {
 	t.Parallel()
 	both, earlier := startEverythingServer(t, "-stateless"), startEverythingServer(t, "-stateless=false")
@@ -87,7 +87,7 @@ func TestConformance_WithoutSessions(t *testing.T) {
 	})
 }
 
-// checks are what a run of the suite says, by scenario and check.
+// checks are the results of a run of the suite, by scenario and check.
 type checks map[string]map[string]check
 
 type check struct {
@@ -160,7 +160,7 @@ func conformanceAs(t *testing.T, want checks, lost func(scenario string) bool, u
 // that is laid out as these.
 const official = "@modelcontextprotocol/conformance"
 
-// timestamp is what the suite puts behind a scenario's name.
+// timestamp is the suffix that the suite gives a scenario's name.
 const timestamp = "-2006-01-02T15-04-05-000Z"
 
 func conformance(t *testing.T, url, suite string, args []string) checks {
@@ -172,7 +172,7 @@ func conformance(t *testing.T, url, suite string, args []string) checks {
 	}
 	args = append([]string{"--preserve-symlinks-main", program, "server", "--url", url, "--output-dir", dir}, args...)
 	out, err := exec.CommandContext(t.Context(), packages.node(), args...).CombinedOutput()
-	if exit := (*exec.ExitError)(nil); err != nil && (suite == official || !errors.As(err, &exit)) { // it fails what is not scored, too
+	if exit := (*exec.ExitError)(nil); err != nil && (suite == official || !errors.As(err, &exit)) { // it fails for checks that are not scored, too
 		t.Errorf("the suite ended: %v\n%s", err, out)
 	}
 	files := must.Value(filepath.Glob(filepath.Join(dir, "server-*", "checks.json")))(t)
@@ -200,8 +200,8 @@ func conformance(t *testing.T, url, suite string, args []string) checks {
 	return all
 }
 
-// startEverythingServer starts the Go SDK's server that has all that the suite asks for.
-// It ends with the test.
+// startEverythingServer starts the Go SDK's server with all features that the suite asks
+// for. It ends with the test.
 func startEverythingServer(t *testing.T, eras string) (url string) {
 	t.Helper()
 	addr := fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))

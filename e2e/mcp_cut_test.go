@@ -28,7 +28,7 @@ func startMCP(t *testing.T, bridge ...string) *mcpSystem {
 	return s
 }
 
-// edge starts an edge whose clients come back soon; addr has port 0 for any.
+// edge starts an edge whose clients reconnect soon; addr has port 0 for any.
 func (s *mcpSystem) edge(t testing.TB, addr string, args ...string) *program {
 	t.Helper()
 	return startService(t, "sse-edge", append([]string{"--edge-addr=" + addr, "--retry=50ms", s.nats.flag()}, args...)...)
@@ -39,9 +39,9 @@ const anyPort = "127.0.0.1:0"
 // host is where a program listens.
 func (p *program) host() string { return strings.TrimPrefix(p.url, "http://") }
 
-// The connections of a client are cut while nothing comes and in the middle of an event;
-// then its edge is killed, and it comes to another one. It gets everything once all the
-// same, and the server does not notice.
+// The connections of a client are cut between events and in the middle of one; then its
+// edge is killed, and it reconnects to another one. It still receives every message once,
+// and the server does not notice.
 func TestMCP_CallOutlivesConnectionsAndEdge(t *testing.T) {
 	t.Parallel()
 	s := startMCP(t)
@@ -82,9 +82,9 @@ func TestMCP_CallOutlivesConnectionsAndEdge(t *testing.T) {
 	}
 }
 
-// A TypeScript SDK of before November 2025 takes no event without data, and does not come
-// back for the rest of a call: it gets no farewell, and its connections live on
-// beyond their age.
+// A TypeScript SDK of before November 2025 reads no event without data, and does not
+// reconnect for the rest of a call: it gets no farewell, and its connections outlive
+// their maximum age.
 func TestMCP_OldClientIsNeitherPrimedNorCut(t *testing.T) {
 	t.Parallel()
 	s := startMCP(t)
@@ -120,8 +120,8 @@ func TestMCP_OldClientIsNeitherPrimedNorCut(t *testing.T) {
 	}
 }
 
-// TypeScript v1 does not take an error for a response, and comes back for one. There is
-// none, and gets the one answer that it does not ask again after.
+// TypeScript v1 does not take an error for a response, and reconnects for one. There is
+// none, and it gets the only answer after which it does not ask again.
 func TestMCP_ClientResumesAFailedCall(t *testing.T) {
 	t.Parallel()
 	s := startMCP(t)
@@ -160,7 +160,7 @@ func initialize(t testing.TB, edge string) (session string) {
 	return session
 }
 
-// recorder is an HTTP proxy that notes what was asked and answered.
+// recorder is an HTTP proxy that records requests and the status of their responses.
 type recorder struct {
 	*httptest.Server
 
@@ -191,8 +191,8 @@ func (r *recorder) requests() []recorded {
 	return append([]recorded(nil), r.all...)
 }
 
-// No edge is there until clients have come back in vain. A documented proxy answers meanwhile, with the place that
-// each client has, and all calls go on when an edge is back.
+// No edge runs until clients have reconnected in vain. A documented proxy answers meanwhile, with each client's
+// cursor, and all calls continue when an edge runs again.
 func TestMCP_CallOutlivesAllEdges(t *testing.T) {
 	t.Parallel()
 	s := startMCP(t)

@@ -11,7 +11,7 @@ import (
 	"rejoin/shared/must"
 )
 
-// did is what testdata/mcp/eras.mjs prints.
+// did is the output of testdata/mcp/eras.mjs.
 type did struct {
 	Server, Version, Tools, Greet, Count string
 	Ask                                  []string

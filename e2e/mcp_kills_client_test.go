@@ -25,15 +25,15 @@ type killedCall struct {
 	session          string
 	begun            chan struct{} // closed when a cut loses nothing any more, or the call is over
 
-	// Of who kills: old says that the call was waited for, young that something was killed before, lost
-	// that its bridge was killed and no other can go on with it.
+	// Of the goroutine that kills: old means that it waited for the call, young that something was
+	// killed before, lost that its bridge was killed and no other can continue it.
 	old, young, lost bool
 	kills            []time.Time // of its bridge
 
 	// Of run, until it ends:
 	lastID          string
 	resumed         []string // after how many steps, and with which event ID
-	task            string   // the ID of what the call has become
+	task            string   // the ID of the task that the call has become
 	progress        []float64
 	results, errors []string
 	ended           time.Time
@@ -133,7 +133,7 @@ func (c *killedCall) send(ctx context.Context, httpMethod string, body []byte, m
 	return c.k.http.Do(req)
 }
 
-// take reads an answer, and reports whether the client has no reason to come back.
+// take reads an answer, and reports whether the client has no reason to reconnect.
 func (c *killedCall) take(resp *http.Response, err error, began func()) (over bool) {
 	if err != nil {
 		return false
@@ -167,7 +167,7 @@ func (c *killedCall) take(resp *http.Response, err error, began func()) (over bo
 			return over
 		}
 		if len(e.Data) > 0 && c.message(e.Data) {
-			over = true // and nothing should follow
+			over = true // and no message should follow
 		}
 	}
 }
@@ -176,7 +176,7 @@ func (c *killedCall) take(resp *http.Response, err error, began func()) (over bo
 func (c *killedCall) message(data []byte) bool {
 	m, err := rpc.ParseMessage(data)
 	var id string
-	_ = json.Unmarshal(m.ID, &id) // then it is none of this call
+	_ = json.Unmarshal(m.ID, &id) // then the message is not of this call
 	switch {
 	case err != nil:
 		c.fail("%q: %v", data, err)

@@ -83,7 +83,7 @@ func (m *mcpServer) asUpstream(bridge string) []string {
 	return []string{"--upstream=" + m.url, "--upstream-header=" + headerBridge + ":" + bridge}
 }
 
-// gate serves what the processes of testdata/stdiocount ask, and returns its URL.
+// gate serves the requests of the processes of testdata/stdiocount, and returns its URL.
 func (m *mcpServer) gate(t testing.TB) string {
 	t.Helper()
 	return serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -109,7 +109,7 @@ func (m *mcpServer) gate(t testing.TB) string {
 type killing struct {
 	t       *testing.T
 	server  *mcpServer
-	resumes bool // the server lets the next bridge go on with a call
+	resumes bool // the server lets the next bridge continue a call
 	args    func(bridge string) []string
 	rnd     *rand.Rand
 	nats    killedNATS
@@ -135,14 +135,14 @@ type killedCluster struct {
 	*natsCluster
 	rnd    *rand.Rand
 	away   *natsProc
-	before []string // what the janitor had written down at the last kill
+	before []string // the janitor's notes at the last kill
 }
 
 func (c *killedCluster) kill() {
 	if c.before == nil {
 		c.waitKnown()
 	}
-	c.waitNoted(c.before) // else two are away, or seem to have been
+	c.waitNoted(c.before) // else two are down, or seem to have been
 	c.before = c.lives()
 	c.away = c.servers[c.rnd.IntN(len(c.servers))]
 	c.away.kill()
@@ -232,7 +232,7 @@ func (k *killing) run() {
 	k.check(ctx)
 }
 
-// sum adds up what the server says of calls.
+// sum adds up the server's counts of calls.
 func (k *killing) sum(calls []*killedCall, of func(call string) int) (n int) {
 	for _, c := range calls {
 		n += of(c.name)
@@ -270,7 +270,7 @@ func (k *killing) begin(ctx context.Context, n int) (calls []*killedCall) {
 }
 
 // wait waits until each call has sent its first step, its client can resume it, and the next bridge
-// could go on with it.
+// could continue it.
 func (k *killing) wait(ctx context.Context, calls []*killedCall) {
 	k.t.Helper()
 	for _, c := range calls {
@@ -326,7 +326,7 @@ func (k *killing) written(ctx context.Context) map[string]bool {
 		stream, err := event.StreamName(token)
 		if ids, _ := rpc.RequestIDs(stream); err == nil && len(ids) == 1 && bytes.Contains(e.Value(), []byte(`"id"`)) {
 			var name string
-			_ = json.Unmarshal(ids[0], &name) // then it is none of these calls
+			_ = json.Unmarshal(ids[0], &name) // then the record is not of these calls
 			written[name] = true
 		}
 	}
@@ -372,15 +372,15 @@ func (k *killing) lose(bridge string) {
 	}
 }
 
-// bridgeOf returns the bridge that a call has come by.
+// bridgeOf returns the bridge through which a call came.
 func (m *mcpServer) bridgeOf(call string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.bridges[call]
 }
 
-// check compares what the clients have with what they should have. The sums come first: they say whether what follows
-// was cut off.
+// check compares the messages of the clients with the expected ones. The sums come first: they show whether the later
+// output was cut off.
 func (k *killing) check(ctx context.Context) {
 	t := k.t
 	var young, lost, twice, again, failed, silent, tasks int

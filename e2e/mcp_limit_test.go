@@ -17,8 +17,8 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// limitProxy is an HTTP proxy that cuts every event stream some time after its first byte, whatever
-// comes meanwhile.
+// limitProxy is an HTTP proxy that cuts every event stream some time after its first byte, also in
+// the middle of an event.
 type limitProxy struct {
 	*httptest.Server
 
@@ -103,7 +103,7 @@ func TestMCP_ProxyCutsEveryResponse(t *testing.T) {
 	})
 }
 
-// statelessAnswer is what a client without sessions receives.
+// statelessAnswer is the response to a client without sessions.
 type statelessAnswer struct {
 	Result struct {
 		TaskID string `json:"taskId"`

@@ -22,7 +22,7 @@ type mcpServer struct {
 	changed chan struct{}     // closed when allowed changes
 	ran     map[string]int    // how often each call was begun
 	sent    map[string]int    // steps, by call
-	bridges map[string]string // that each call came by, as --upstream-header says
+	bridges map[string]string // of each call, from --upstream-header
 	closed  bool
 }
 
@@ -50,7 +50,7 @@ func newMCPServer(t testing.TB, store mcp.EventStore) *mcpServer {
 		close(m.changed)
 		m.mu.Unlock()
 		for session := range server.Sessions() {
-			_ = session.Close() // its client is gone
+			_ = session.Close() // its client has disconnected
 		}
 	})
 	return m
