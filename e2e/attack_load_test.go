@@ -19,7 +19,7 @@ import (
 	"rejoin/shared/web/webtest"
 )
 
-// dial opens a connection to the address of a flag, with a limit for each read and write.
+// dial opens a connection to the address of a flag, with a deadline.
 func (p *proc) dial(flag string) net.Conn {
 	p.t.Helper()
 	return p.secure(flag, webtest.Dial(p.t, p.addrs[flag], ""))
@@ -120,7 +120,7 @@ func readAnswer(t testing.TB, conn net.Conn) answer {
 }
 
 // Beyond the limit new clients get a retry; connected ones notice nothing, and a second flood leaves no more
-// goroutines than the first: the HTTP server keeps some for a while.
+// goroutines and memory than the first: the HTTP server keeps goroutines for a while.
 func TestAttackConnectionFlood(t *testing.T) {
 	t.Parallel() // it measures only the program
 	const limit, requests, silent = 20, 300, 700

@@ -49,7 +49,7 @@ func (b *browser) accessible(what string) {
 	b.look("light", 1440, 900)
 }
 
-// scrolls has what may scroll do so.
+// scrolls makes the scrollable elements scroll.
 func (b *browser) scrolls() {
 	b.t.Helper()
 	script[bool](b, "document.querySelectorAll('.main .scroll, .curl, #metadata').forEach((e) => { e.style.maxHeight = '48px' }); true")

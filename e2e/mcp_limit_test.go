@@ -17,8 +17,8 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// limitProxy is an HTTP proxy that cuts every event stream some time after its first byte, also in
-// the middle of an event.
+// limitProxy is an HTTP proxy that cuts every event stream some time after its first byte,
+// regardless of its events.
 type limitProxy struct {
 	*httptest.Server
 

@@ -19,7 +19,7 @@ import (
 type documented struct {
 	kind   string
 	labels []string
-	values map[string]bool // what stands in `` in its text
+	values map[string]bool // the words in `` in its text
 }
 
 var quoted = regexp.MustCompile("`([^`]+)`")

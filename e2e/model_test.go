@@ -31,9 +31,9 @@ type place struct{ session, stream string }
 func (p place) String() string { return p.session + "/" + p.stream }
 
 // truth is an independent record of everything that was ever stored. JetStream
-// republishes what it stores, in order, with the sequence; what a broken connection
-// swallowed of that is read from the log itself. What was removed before even that
-// is lost: such sequences are known, and whose they were is not.
+// republishes each entry that it stores, in order, with the sequence; entries that a
+// broken connection lost are read from the log itself. Entries removed before that are
+// lost: their sequences are known, their sessions are not.
 //
 // It is safe for concurrent use.
 type truth struct {
@@ -47,8 +47,8 @@ type truth struct {
 	lost     []map[uint64]bool
 	through  []uint64            // by partition: all up to here is known
 	sessions map[string][]stored // the valid entries of a session, in order, of all lives
-	// histories has those that were asked for since the newest entry of their session. Each event
-	// that a subscriber receives asks for one.
+	// histories has those that were needed since the newest entry of their session. Each event
+	// that a subscriber receives needs one.
 	histories map[string]history
 }
 
@@ -124,7 +124,7 @@ func (tr *truth) add(p int, sequence uint64, subject string, h nats.Header, data
 		s.opens = openedBy(data)
 	}
 	if s.kind == event.Trim {
-		s.upTo, _ = strconv.ParseUint(h.Get("Rejoin-Up-To"), 10, 64) // what cannot be read removes nothing
+		s.upTo, _ = strconv.ParseUint(h.Get("Rejoin-Up-To"), 10, 64) // a trim that cannot be read removes nothing
 	}
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -199,7 +199,7 @@ func (tr *truth) fences(ctx context.Context, p int) map[place]bool {
 	return all
 }
 
-// fill reads what is missing up to a sequence.
+// fill reads the missing entries up to a sequence.
 func (tr *truth) fill(ctx context.Context, p int, upTo uint64) error {
 	for sequence := uint64(1); sequence <= upTo; sequence++ {
 		if tr.knows(p, sequence) {
@@ -252,8 +252,8 @@ func (tr *truth) await(ctx context.Context, p int, upTo uint64) error {
 	}
 }
 
-// complete waits until all that is stored now is known, and returns the partitions'
-// last sequences.
+// complete waits until all entries stored now are known, and returns the partitions' last
+// sequences.
 func (tr *truth) complete(ctx context.Context) ([]uint64, error) {
 	var ends []uint64
 	for p := range tr.parts {
@@ -266,8 +266,8 @@ func (tr *truth) complete(ctx context.Context) ([]uint64, error) {
 	return ends, nil
 }
 
-// upToNow waits until all that a partition holds now is known, and returns its
-// last sequence.
+// upToNow waits until all entries of a partition now are known, and returns its last
+// sequence.
 func (tr *truth) upToNow(ctx context.Context, p int) (uint64, error) {
 	info, err := tr.info(ctx, p)
 	if err != nil {
@@ -285,7 +285,7 @@ func (tr *truth) all(session string) []stored {
 	return slices.Clone(tr.sessions[session])
 }
 
-// history is what is true of one session at one moment. It is shared, and does not change.
+// history is the state of one session at one moment. It is shared, and does not change.
 type history struct {
 	life    string            // that the newest opening names
 	entries []stored          // of that life
@@ -293,7 +293,7 @@ type history struct {
 	closed  map[string]uint64 // by stream, "" for the session: its end
 	cleared map[string]uint64 // the last clear
 	trimmed map[string]uint64 // up to where trims go
-	behind  []stored          // the events behind an end, which cancel it
+	behind  []stored          // the events after an end, which cancel it
 }
 
 func (tr *truth) history(session string) history {
@@ -343,12 +343,12 @@ func historyOf(all []stored) history {
 // openedBy returns the life that an opening names.
 func openedBy(data []byte) string {
 	var o eventlog.Opening
-	_ = json.Unmarshal(data, &o) // what cannot be read names none
+	_ = json.Unmarshal(data, &o) // an opening that cannot be read names none
 	return o.Life
 }
 
 // closedAt returns the sequence at which a stream ended, 0 while it is open. The end of the
-// session is behind those of its streams, and it alone ends a stream that has no events.
+// session is after those of its streams, and it alone ends a stream that has no events.
 func (h history) closedAt(stream string) uint64 {
 	if at := h.closed[stream]; at != 0 {
 		return at
@@ -370,7 +370,7 @@ func (h history) events(stream string, after, upTo uint64) []stored {
 	return out
 }
 
-// at returns what was stored at a sequence.
+// at returns the entry that was stored at a sequence.
 func (tr *truth) at(p int, sequence uint64) (stored, bool) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -378,8 +378,8 @@ func (tr *truth) at(p int, sequence uint64) (stored, bool) {
 	return s, ok
 }
 
-// lostIn reports whether a sequence in after < sequence ≤ upTo is known to have
-// been stored, and nothing else is.
+// lostIn reports whether a sequence in after < sequence ≤ upTo is known to have been
+// stored, and nothing else about it.
 func (tr *truth) lostIn(p int, after, upTo uint64) bool {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -391,7 +391,7 @@ func (tr *truth) lostIn(p int, after, upTo uint64) bool {
 	return false
 }
 
-// removed reports whether an event is gone: not in the log any more, cleared, or trimmed.
+// removed reports whether an event is removed: no longer in the log, cleared, or trimmed.
 func (tr *truth) removed(ctx context.Context, h history, s stored) (bool, error) {
 	if s.sequence < h.clearedAt(s.subject.Stream) || s.sequence <= max(h.trimmed[""], h.trimmed[s.subject.Stream]) {
 		return true, nil

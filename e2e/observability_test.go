@@ -130,8 +130,8 @@ func (a *asked) rows(where string, s *parser.VectorSelector) map[string]document
 	return rows
 }
 
-// Every rule can be read and asks for what there is; every alert says what is the matter,
-// and what to do; the pages and the actions name existing alerts.
+// Every rule can be read and uses existing metrics; every alert has a summary, and an
+// action; the pages and the actions name existing alerts.
 func TestObservability_RulesUseExistingMetrics(t *testing.T) {
 	a := newAsked(t)
 	alerts := map[string]bool{}
@@ -163,8 +163,8 @@ func TestObservability_RulesUseExistingMetrics(t *testing.T) {
 	}
 }
 
-// promtool is no part of this, but what it is to try is whole: each alert once where it has
-// to fire and once where it must not.
+// promtool is no part of this, but its test file is complete: it has each alert once where
+// it has to fire and once where it must not.
 func TestObservability_EveryAlertIsTestedBothWays(t *testing.T) {
 	var tests struct {
 		Tests []struct {
@@ -192,7 +192,7 @@ func TestObservability_EveryAlertIsTestedBothWays(t *testing.T) {
 	}
 }
 
-// panel is what is looked at of a panel.
+// panel has the fields of a panel that are checked.
 type panel struct {
 	Type, Title, Description string
 	GridPos                  struct{ H, W, X, Y int }
@@ -206,8 +206,8 @@ type panel struct {
 	Options struct{ YAxis struct{ Unit string } }
 }
 
-// The dashboard asks for what there is, every panel says what it shows and in which unit,
-// none lies on another, and no metric of a service is left out.
+// The dashboard uses existing metrics, every panel has a description and a unit, none
+// lies on another, and no metric of a service is left out.
 func TestObservability_DashboardShowsEveryMetric(t *testing.T) {
 	data := must.Value(os.ReadFile(observability + "grafana/dashboards/rejoin.json"))(t)
 	var dashboard struct {
@@ -241,7 +241,7 @@ func TestObservability_DashboardShowsEveryMetric(t *testing.T) {
 		if unitless := p.Type == "table" || p.Type == "state-timeline"; !unitless && p.FieldConfig.Defaults.Unit+p.Options.YAxis.Unit == "" {
 			t.Errorf("%s has no unit", p.Title)
 		}
-		// By thresholds Grafana merges states into "< 1" and "1+", whatever they are mapped to.
+		// By thresholds Grafana merges states into "< 1" and "1+", regardless of their mappings.
 		if p.Type == "state-timeline" && p.FieldConfig.Defaults.Color.Mode == "thresholds" {
 			t.Errorf("%s shows thresholds, not its states' names", p.Title)
 		}

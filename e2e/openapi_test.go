@@ -252,7 +252,7 @@ func TestOpenAPI_Routes(t *testing.T) {
 	}
 }
 
-// What the program answers is what the document says, for each of its operations.
+// The program's answers match the document, for each of its operations.
 func TestOpenAPI_Answers(t *testing.T) {
 	t.Parallel()
 	o := readOpenAPI(t)

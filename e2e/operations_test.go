@@ -27,7 +27,7 @@ func operationsBlocks(t *testing.T, language string) (blocks []string) {
 	return blocks
 }
 
-// What the document says about backups is carried out as it stands there.
+// The document's commands for backups are run as they are.
 func TestDocument_BackupIsRestored(t *testing.T) {
 	t.Parallel()
 	p := startProc(t)
@@ -59,7 +59,7 @@ func TestDocument_BackupIsRestored(t *testing.T) {
 	run(scripts[1])
 	p.start()
 	p.begun(path, early)
-	p.publish("kept", "main", 101, 110) // beyond the place that late names
+	p.publish("kept", "main", 101, 110) // beyond the cursor late
 
 	s := p.subscribe(path, early)
 	if !s.connected() {
@@ -72,7 +72,7 @@ func TestDocument_BackupIsRestored(t *testing.T) {
 	if g := s.gap(); g.Reason != "rolled_back" || !g.Certain || g.Requested != late {
 		t.Errorf("the gap is %+v", g)
 	}
-	for n := 0; n != 110; { // what was seen before may come again, and in order
+	for n := 0; n != 110; { // events seen before may arrive again, and in order
 		next := numberOf(t, s.next("message").Data)
 		if next <= n || n == 0 && next > 101 || n >= 101 && next != n+1 {
 			t.Fatalf("%d comes after %d", next, n)

@@ -31,8 +31,8 @@ var (
 	natsKills = flag.Int("nats-kills", 0, "how often it is killed again then, within a second of its start")
 )
 
-// What a publisher was told to be stored is in the log once and in order, and comes to
-// each subscriber once, though NATS is killed under ingest, edge and janitor meanwhile.
+// Each acknowledged event is in the log once and in order, and each subscriber receives
+// it once, though NATS is killed under ingest, edge and janitor meanwhile.
 func TestGoClient_NATSIsKilled(t *testing.T) {
 	t.Parallel()
 	const sessions, streams, before, behind = 6, 12, 3000, 3000
@@ -54,8 +54,8 @@ func TestGoClient_NATSIsKilled(t *testing.T) {
 	tr.more(ctx, before)
 	s.nats.kill()
 	atKill := tr.stored.Load()
-	time.Sleep(*outage) // that is what is tested
-	// The publisher's buffer may have been stored before, and what the writers have not looked at.
+	time.Sleep(*outage) // this outage is tested
+	// The publisher's buffer may have been stored before, and results that the writers have not looked at.
 	if n := tr.stored.Load() - atKill; n > 600+streams*(unseen+1) {
 		t.Errorf("%d messages were stored without NATS", n)
 	}
@@ -70,15 +70,15 @@ func TestGoClient_NATSIsKilled(t *testing.T) {
 	}
 	tr.more(ctx, behind)
 	tr.end(ctx, s.ingest)
-	readSessions() // by subscribers that come later
+	readSessions() // by subscribers that connect later
 	tr.reading.Wait()
 	tr.compare()
 	t.Logf("%d messages stored, %d of them behind an outage of %s", tr.stored.Load(), tr.stored.Load()-atKill, *outage)
 }
 
-// What a publisher was told to be stored is there once, and what it published comes in
-// its order, whatever happens to ingest, the log and the edge meanwhile: all of them end
-// with the program here.
+// Each acknowledged event is stored once, and a publisher's events arrive in its order,
+// also when ingest, the log and the edge fail meanwhile: all of them end with the program
+// here.
 func TestGoClient_ProgramIsKilled(t *testing.T) {
 	t.Parallel()
 	const streams, kills = 3, 3
@@ -100,7 +100,7 @@ func TestGoClient_ProgramIsKilled(t *testing.T) {
 	tr.compare()
 }
 
-// traffic is what writers publish to streams, with one publisher, and readers receive.
+// traffic is the messages that writers publish to streams, with one publisher, and readers receive.
 type traffic struct {
 	t         *testing.T
 	publisher *rejoin.Publisher
@@ -124,14 +124,14 @@ func newTraffic(t *testing.T, cfg rejoin.PublisherConfig) *traffic {
 	return &traffic{t: t, publisher: publisher, allow: make(chan struct{}, 1<<14), stopped: make(chan struct{})}
 }
 
-// fail notes what ends a writer or a reader.
+// fail notes the error that ends a writer or a reader.
 func (tr *traffic) fail(format string, args ...any) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	tr.wrong = append(tr.wrong, fmt.Sprintf(format, args...))
 }
 
-// failures returns what was wrong so far.
+// failures returns the errors so far.
 func (tr *traffic) failures() []string {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -153,7 +153,7 @@ func (tr *traffic) read(ctx context.Context, url, session, stream string) {
 }
 
 // ahead is how many messages are published besides those that a test waits for, so that some are on their way when
-// it kills something. Without a limit, writers would publish for as long as it takes servers to come back.
+// it kills something. Without a limit, writers would publish for as long as it takes servers to start again.
 const ahead = 1000
 
 // permit has n more messages published, and ahead, and returns how many are stored then.
@@ -172,7 +172,7 @@ func (tr *traffic) more(ctx context.Context, n int64) {
 	waittest.Until(tr.t, "messages are stored", func() bool { return tr.stored.Load() >= target || ctx.Err() != nil })
 }
 
-// end stops the writers and closes their sessions, which ends what their readers read.
+// end stops the writers and closes their sessions, which ends their readers' streams.
 func (tr *traffic) end(ctx context.Context, ingest string) {
 	tr.t.Helper()
 	close(tr.stopped)
@@ -190,8 +190,9 @@ func (tr *traffic) end(ctx context.Context, ingest string) {
 	tr.reading.Wait()
 }
 
-// compare expects of each reader what the writers of its stream or session were told to be stored. Of an event whose
-// first acknowledgement was lost the writer's ID may be of the server's next life: another tag for the same place.
+// compare expects of each reader the acknowledged events of the writers of its stream or session. Of an event whose
+// first acknowledgement was lost the writer's ID may be of the server's next life: another tag for the same
+// sequence.
 func (tr *traffic) compare() {
 	tr.t.Helper()
 	for _, wrong := range tr.failures() {
@@ -218,7 +219,7 @@ type writer struct {
 
 	session, stream string
 
-	sequences []uint64     // of what is stored, in the order of publishing
+	sequences []uint64     // of the stored events, in the order of publishing
 	count     atomic.Int64 // of them
 }
 
@@ -310,7 +311,7 @@ func startServices(t *testing.T, ingest ...string) services {
 	return s
 }
 
-// startService starts the program of a service. Unless the args say where it listens, it has a port of its own.
+// startService starts the program of a service. Unless the args have its address, it has a port of its own.
 func startService(t testing.TB, name string, args ...string) *program {
 	t.Helper()
 	flag, says := "--"+strings.TrimPrefix(name, "sse-")+"-addr", "bridge is open"
@@ -336,9 +337,9 @@ type program struct {
 	url string // that its log named, if it did
 }
 
-// startProgram starts a program, which ends with the test, and waits until it is ready and
-// its log says something: with the address, if it has one. A flag with port 0 is given a port that
-// no other program listens on until the test ends, also after the program was killed.
+// startProgram starts a program, which ends with the test, and waits until it is ready and its log
+// has a message: with the address, if it has one. A flag with port 0 is given a port that no other
+// program listens on until the test ends, also after the program was killed.
 func startProgram(t testing.TB, pkg, says string, args ...string) *program {
 	t.Helper()
 	args = append(slices.Clone(args), "--log-format=json", "--admin-addr=127.0.0.1:0")
@@ -387,7 +388,7 @@ func (n *natsProc) start() {
 	waittest.Until(n.t, "NATS listens", func() bool { return listens(n.addr) })
 }
 
-// listens reports whether a server takes connections.
+// listens reports whether a server accepts connections.
 func listens(addr string) bool {
 	conn, err := net.Dial("tcp", addr) //nolint:noctx // of this machine
 	if err == nil {

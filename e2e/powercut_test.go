@@ -63,9 +63,9 @@ const probesFrom = 1_000_000_000
 // What an image is: the blocks that the file system had written to its device at one moment.
 // A file system of its own (outer) holds the disk's file, and is frozen while cp reads the
 // file. That stops the device between two writes, as a power cut does. The file system under
-// test is neither frozen nor synced: what NATS wrote and the kernel had not written back is
-// lost, and so is what the journal had not committed. A copy without the freeze would take
-// blocks of different moments, which no power cut leaves.
+// test is neither frozen nor synced: data that NATS wrote and the kernel had not written
+// back is lost, and so are changes that the journal had not committed. A copy without the
+// freeze would take blocks of different moments, which no power cut leaves.
 //
 // What it does not simulate: a device that loses or reorders writes which it has reported
 // complete (a volatile cache without a flush), sectors that are half written, and a page of
@@ -86,7 +86,7 @@ func TestPowerCut(t *testing.T) {
 	c.work.Go(c.closeSome)
 	// NATS 2.15.2 writes meta.inf and meta.sum without fsync (filestore.go, writeStreamMeta). A
 	// power cut before the kernel has written the first ones back, up to 35 s later, leaves
-	// them empty, and NATS forgets the stream. That is not what this test is about.
+	// them empty, and NATS forgets the stream. This test is not about that.
 	c.pause(*youngest)
 	waittest.Until(t, "the floor moves", func() bool { return c.live.metric("rejoin_janitor_floor_removed_events_total") > 0 })
 	total := map[string]int{}
@@ -246,7 +246,7 @@ func (s *cutStream) path() string {
 
 func (s *cutStream) String() string { return s.session.name + "/" + cmp.Or(s.name, "*") }
 
-// powerCut is the load, and what it knows.
+// powerCut is the load, and its records.
 type powerCut struct {
 	t     *testing.T
 	begun time.Time
@@ -270,7 +270,7 @@ func (c *powerCut) end() {
 	c.work.Wait()
 }
 
-// pause reports whether the load goes on.
+// pause reports whether the load continues.
 func (c *powerCut) pause(d time.Duration) bool { return natsconn.Pause(c.ctx, d) }
 
 // cutMessage is the message of a number: text that hardly compresses.
@@ -438,7 +438,7 @@ func (c *powerCut) subscribe(stream *cutStream) {
 	})
 }
 
-// places returns a copy of what is known of the streams and flows that a check reads: those
+// places returns a copy of the records of the streams and flows that a check reads: those
 // that are open or were closed a short while ago.
 func (c *powerCut) places(now time.Time) (all []*cutStream) {
 	c.mu.Lock()
@@ -472,7 +472,7 @@ func (c *powerCut) places(now time.Time) (all []*cutStream) {
 	return all
 }
 
-// cutAndCheck takes one image and checks it. It returns what was found, and how often.
+// cutAndCheck takes one image and checks it. It returns the findings, and how often each.
 func (c *powerCut) cutAndCheck(d *powerDisk, number int) map[string]int {
 	c.t.Helper()
 	dir := c.t.TempDir()
@@ -528,8 +528,8 @@ func (c *powerCut) cutAndCheck(d *powerDisk, number int) map[string]int {
 	return x.counts
 }
 
-// states returns what the log says of each partition, once the janitor has begun another
-// generation than those that are known.
+// states returns the log's state of each partition, once the janitor has begun another
+// generation than the known ones.
 func (c *powerCut) states(p *proc, known []eventlog.State) (all []eventlog.State) {
 	c.t.Helper()
 	nc := must.Value(eventlog.Connect("nats://"+p.addrs["--nats-addr"], "powercut", slog.New(slog.DiscardHandler)))(c.t)
@@ -570,7 +570,7 @@ func (x *cutImage) violate(format string, args ...any) {
 }
 
 // check reads all places, first as the image has them and then with an event published after
-// what was there.
+// them.
 func (x *cutImage) check(places []*cutStream) {
 	var readers []*placeReader
 	for _, at := range places {
@@ -599,12 +599,12 @@ type placeReader struct {
 	lost    uint64 // of the partition
 	events  map[int]*cutEvent
 	cursors []string
-	first   map[int]bool // what a reader without a cursor received
+	first   map[int]bool // the numbers that a reader without a cursor received
 	probed  int          // the number of the event that was published on the image; 0 for none
 }
 
 // sample chooses cursors: none, the first ID, some in the middle, the last ones before the cut,
-// and what a subscriber had.
+// and those of a subscriber.
 func (r *placeReader) sample() {
 	var acked []*cutEvent
 	for _, e := range r.at.events {
@@ -634,7 +634,7 @@ func (r *placeReader) sample() {
 	rand.Shuffle(len(r.cursors), func(i, j int) { r.cursors[i], r.cursors[j] = r.cursors[j], r.cursors[i] })
 }
 
-// cutRead is what was read from a cursor.
+// cutRead has the items read from a cursor.
 type cutRead struct {
 	how    string
 	cursor string
@@ -826,7 +826,7 @@ func (r *placeReader) stream(read *cutRead) error {
 	}
 }
 
-// judge compares what was read with what was published.
+// judge compares the items read with the published events.
 func (r *placeReader) judge(read *cutRead) {
 	said := 0
 	wrong := func(format string, args ...any) {
@@ -855,7 +855,7 @@ func (r *placeReader) judge(read *cutRead) {
 		}
 	}
 	for n := range got {
-		// The window shows what is announced and not deleted yet, what lies below it does not.
+		// The window shows events whose deletion is announced and not done yet, reads below it do not.
 		if e := r.events[n]; e != nil && !r.first[n] && !r.removable(e) {
 			wrong("number %d was not delivered to a reader without a cursor, which came before", n)
 		}
@@ -904,8 +904,8 @@ func (r *placeReader) checkDelivered(read *cutRead, wrong func(string, ...any)) 
 	return got
 }
 
-// covers reports whether a gap says that an event is missing. Where damage is, a gap does not
-// say; a flow continues with other streams' events behind a gap of one stream.
+// covers reports whether a gap reports that an event is missing. A gap does not locate
+// damage; a flow continues with other streams' events after a gap of one stream.
 func (r *placeReader) covers(item cutItem, seq uint64) bool {
 	switch {
 	case item.gap == nil:
@@ -938,7 +938,7 @@ func (r *placeReader) checkMissing(read *cutRead, got map[int]bool, wrong func(s
 		age := r.before.Sub(e.acked).Round(time.Millisecond)
 		switch {
 		case by == nil && e.seq >= r.lost && !r.settled(e.acked):
-			r.counts["lost unseen"]++ // the tail of the log: who has not seen it is not told
+			r.counts["lost unseen"]++ // the tail of the log: a client that has not seen it gets no gap
 		case by == nil:
 			wrong("number %d at %d, acknowledged %s before the cut, is missing without a gap", e.n, e.seq, age)
 		case r.removable(e):
@@ -962,7 +962,7 @@ func (r *placeReader) removable(e *cutEvent) bool {
 	}
 	stream, session := 0, 0
 	for _, other := range r.at.session.flow.events {
-		if other.n <= e.n-cutPublishers { // those under way at once are stored in any order
+		if other.n <= e.n-cutPublishers { // concurrent ones are stored in any order
 			continue
 		}
 		session++
@@ -978,7 +978,7 @@ func (r *placeReader) removable(e *cutEvent) bool {
 }
 
 // checkGaps makes sure that a certain gap is about an event that is missing, and that a cursor
-// of what the power cut took is reported.
+// of lost events is reported.
 func (r *placeReader) checkGaps(read *cutRead, got map[int]bool, wrong func(string, ...any)) {
 	lost := read.cursor != "" && read.seq >= r.lost
 	for _, item := range read.items {

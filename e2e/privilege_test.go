@@ -46,7 +46,7 @@ func (p *privileged) service(t *testing.T, user string, args ...string) *program
 	return started
 }
 
-// wereAllowed ends programs, and expects that NATS has refused them nothing.
+// wereAllowed ends programs, and expects that NATS has refused none of their requests.
 func wereAllowed(t *testing.T, programs []*program) {
 	t.Helper()
 	for _, p := range programs {
@@ -83,7 +83,7 @@ func (p *privileged) as(t *testing.T, user string) *nats.Conn {
 }
 
 // inboxOf is the prefix of a user's inboxes: that of the service, or of the command that an
-// operator uses. The others have what NATS clients have by themselves.
+// operator uses. The others have the default of NATS clients.
 func inboxOf(user string) string {
 	switch user {
 	case "publisher", "direct":
@@ -101,7 +101,7 @@ func (p *privileged) operate(t *testing.T, args ...string) (printed string) {
 	return rejoinLog(t, append(args, "--nats-url="+p.URL(), "--nats-nkey="+p.seed("operator"))...)
 }
 
-// rejoinLog runs "rejoin log" when a janitor acts, and returns what it prints.
+// rejoinLog runs "rejoin log" when a janitor acts, and returns its output.
 func rejoinLog(t *testing.T, args ...string) (printed string) {
 	t.Helper()
 	args = append([]string{"log"}, args...)
@@ -115,7 +115,7 @@ func rejoinLog(t *testing.T, args ...string) (printed string) {
 	return printed
 }
 
-// mayPublish says which users may publish to a subject, by their first letters. The
+// mayPublish has the users that may publish to a subject, by their first letters. The
 // others are refused.
 var mayPublish = map[string]string{
 	"mcp.0.session.=open":              "ijb",
@@ -153,7 +153,7 @@ var mayPublish = map[string]string{
 	"mcp.rpc.b.test":                   "b",
 	"anything":                         "",
 
-	// Answers go to the caller; those to other accounts go where NATS knows who asked.
+	// Answers go to the caller; those to other accounts go to a subject for which NATS knows the caller.
 	"_R_.x":                 "ij",
 	"_INBOX_ingest.x":       "",
 	"_INBOX_sse-edge.x":     "b",
@@ -219,7 +219,7 @@ var mayPublish = map[string]string{
 	"$SYS.REQ.ACCOUNT.PING.CONNZ":                   "",
 }
 
-// maySubscribe says the same of subscriptions; a queue group follows its subject.
+// maySubscribe is the same for subscriptions; a queue group follows its subject.
 var maySubscribe = map[string]string{
 	"_INBOX_ingest.>":       "i",
 	"_INBOX_sse-edge.>":     "s",
@@ -262,9 +262,9 @@ func TestPermissions_EachUser(t *testing.T) {
 	for _, user := range slices.Concat(credentials.Services, credentials.Outside) {
 		t.Run(user, func(t *testing.T) {
 			nc := srv.as(t, user)
-			// refused reports whether the server refused what was said of a subject.
+			// refused reports whether the server refused an operation, by the text of its error.
 			refused := func(what string) bool {
-				must.NoError(t, nc.Flush()) // its answer comes behind a refusal
+				must.NoError(t, nc.Flush()) // its answer comes after a refusal
 				return nc.LastError() != nil && strings.Contains(nc.LastError().Error(), what)
 			}
 			for subject, users := range mayPublish {
@@ -285,7 +285,7 @@ func TestPermissions_EachUser(t *testing.T) {
 				if want := strings.Contains(users, user[:1]); got != want {
 					t.Errorf("may subscribe to %s: %t, want %t (%v)", place, got, want, nc.LastError())
 				}
-				_ = sub.Unsubscribe() // a refused one is gone already
+				_ = sub.Unsubscribe() // a refused one is removed already
 			}
 		})
 	}
@@ -307,8 +307,8 @@ func TestPrivileges_Services(t *testing.T) {
 	publish := func(n int) answer {
 		return do(t, http.MethodPost, ingest.url+streamPath("work", "main"), numbered(n), "Content-Type", "application/json", "Idempotency-Key", strconv.Itoa(n))
 	}
-	// shows reads on behind a cursor until a page has what is looked for. An edge may have
-	// no page while NATS is away.
+	// shows reads pages after a cursor until one has a text. An edge may have no page
+	// while NATS is down.
 	shows := func(edge *program, after, what string) {
 		t.Helper()
 		waittest.Until(t, "the page shows "+what, func() bool {
@@ -343,7 +343,7 @@ func TestPrivileges_Services(t *testing.T) {
 		a := do(t, http.MethodGet, other.url+"/v1/sessions?contains=wor", "")
 		return a.status == http.StatusOK && strings.Contains(a.body, `"events":20`)
 	})
-	// An edge that has nothing in its window reads the log, which says what is removed.
+	// An edge with an empty window reads the log, which announces removals.
 	late := srv.service(t, "sse-edge", "--window-backfill=-1")
 	waittest.Until(t, "the edge reports what is trimmed", func() bool {
 		a := do(t, http.MethodGet, late.url+streamPath("work", "main")+"?after="+early, "", "Accept", "application/json")
@@ -362,7 +362,7 @@ func TestPrivileges_Services(t *testing.T) {
 	do(t, http.MethodDelete, ingest.url+"/v1/sessions/work/streams/main?clear=true", "").got(t, http.StatusNoContent)
 	shows(edge, "", `"closed":true`)
 
-	// The floor passes all that was stored, and what has to outlive it is written again.
+	// The floor passes all entries, and the janitor writes again those that have to outlive it.
 	work := event.Subject{Partition: event.Partition("work", partitions), Session: "work"}
 	nc := srv.as(t, "ingest")
 	js := natstest.JetStream(t, nc, jetstream.WithDefaultTimeout(waittest.Timeout))
@@ -432,7 +432,7 @@ func TestPrivileges_Limits(t *testing.T) {
 	srv.as(t, "ingest")
 }
 
-// What a user outside is for, it can do with its key alone; nothing of it is refused.
+// A user outside can do its task with its key alone; NATS refuses none of it.
 func TestPrivileges_PublishersAndOperators(t *testing.T) {
 	t.Parallel()
 	srv := startPrivileged(t)

@@ -38,9 +38,9 @@ func (w *world) bounded() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(w.ctx, checkTime)
 }
 
-// checkMessage compares an event with what was stored at its sequence. asOf is how
-// far the edge had been when the subscriber connected to it: a clear up to there was
-// processed, and what lies before it must not be sent any more.
+// checkMessage compares an event with the entry stored at its sequence. asOf is how far
+// the edge had been when the subscriber connected to it: a clear up to there was
+// processed, and events before it must not be sent any more.
 func (w *world) checkMessage(s *subscriber, session, stream string, sequence uint64, typ string, data []byte, asJSON bool, asOf uint64) {
 	ctx, cancel := w.bounded()
 	defer cancel()
@@ -82,12 +82,12 @@ func (w *world) published(at place, data []byte, asJSON bool) bool {
 
 // checkStart finds out whether a subscriber without a cursor was denied an event
 // that is retained, and on a flow which of the events that lie between others were
-// gone when it came.
+// removed when it connected.
 func (w *world) checkStart(s *subscriber, at uint64) {
 	ctx, cancel := w.bounded()
 	defer cancel()
-	// What was stored when the subscriber came has to be known, also what lies behind
-	// its place: the truth may be later than an edge.
+	// All entries stored when the subscriber connected have to be known, also those after
+	// its cursor: the truth may be later than an edge.
 	p := w.truth.partition(s.plan.session)
 	if _, err := w.truth.upToNow(ctx, p); err != nil {
 		return // the end of the schedule finds out
@@ -112,8 +112,8 @@ func (w *world) checkStart(s *subscriber, at uint64) {
 	}
 }
 
-// checkGap finds out what was really missing when a gap was told to a subscriber
-// that had got some events by then. why says why it may be uncertain.
+// checkGap finds the events that were really missing when a subscriber, which had some
+// events by then, received a gap. why is the reason why it may be uncertain.
 func (w *world) checkGap(s *subscriber, g *toldGap, had map[uint64]string, why string) {
 	w.mu.Lock()
 	w.tally["gap "+g.Reason+fmt.Sprintf(" certain=%t", g.Certain)]++
@@ -137,8 +137,8 @@ func (w *world) checkGap(s *subscriber, g *toldGap, had map[uint64]string, why s
 	}
 	upTo, flow := g.resumesAt, s.plan.stream == ""
 	if flow {
-		// Other streams' events come first: what counts is what had been removed, or
-		// was about to be, when the gap was told.
+		// Other streams' events come first: the events count that had been removed, or
+		// were about to be, when the gap was sent.
 		upTo = max(upTo, last)
 	}
 	h := w.truth.history(s.plan.session)
@@ -188,8 +188,8 @@ func (w *world) everything(h history, stream string, after, upTo uint64) []store
 	return out
 }
 
-// goal returns the sequence that a subscriber has to reach, and whether what it
-// reads has ended.
+// goal returns the sequence that a subscriber has to reach, and whether its stream or
+// session has ended.
 func (w *world) goal(s *subscriber) (last uint64, closed bool) {
 	h := w.truth.history(s.plan.session)
 	if events := h.events(s.plan.stream, 0, ^uint64(0)); len(events) > 0 {
@@ -201,8 +201,8 @@ func (w *world) goal(s *subscriber) (last uint64, closed bool) {
 	return last, h.closedAt(s.plan.stream) != 0
 }
 
-// checkEverything compares what every subscriber has got with the truth, when all have
-// caught up with ends. What a publisher had given up may be stored still later.
+// checkEverything compares the events of every subscriber with the truth, when all have
+// caught up with ends. An event that a publisher had given up may be stored still later.
 func (w *world) checkEverything(ends []uint64) {
 	for _, s := range w.subscribers {
 		if p := w.truth.partition(s.plan.session); p < len(ends) {
@@ -255,8 +255,8 @@ func (w *world) checkSubscriber(s *subscriber, end uint64) {
 	}
 }
 
-// covered reports whether a subscriber was told that an event is missing. On a flow
-// a gap covers its stream's events up to the last that was gone.
+// covered reports whether a gap has reported an event to a subscriber as missing. On a
+// flow a gap covers its stream's events up to the last removed one.
 func covered(s *subscriber, gaps []*toldGap, e stored) bool {
 	return slices.ContainsFunc(gaps, func(g *toldGap) bool {
 		if g.Reason == "unknown" || e.sequence <= g.requested || !g.about(e.subject.Stream) {
@@ -284,8 +284,8 @@ func (w *world) checkReason(s *subscriber, g *toldGap) {
 	}
 }
 
-// checkRepeats makes sure that a stream's gap is sent once: what a gap told is gone
-// must not be all that a later one tells of. (On a flow it may be.)
+// checkRepeats makes sure that a stream's gap is sent once: a later gap must not report
+// only events that an earlier one has reported. (On a flow it may.)
 func (w *world) checkRepeats(s *subscriber) {
 	if s.plan.stream == "" {
 		return
@@ -297,7 +297,7 @@ func (w *world) checkRepeats(s *subscriber) {
 		if r.gap == nil || r.gap.Reason == "unknown" || r.gap.late {
 			continue
 		}
-		if previous < 0 || i != previous+1 { // gaps of one step share what they resume at
+		if previous < 0 || i != previous+1 { // gaps of one step share resumesAt
 			before = told
 		}
 		previous = i

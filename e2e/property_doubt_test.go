@@ -11,13 +11,14 @@ import (
 	"rejoin/shared/natsconn"
 )
 
-// doubt is when a gap may be uncertain. The log says what is missing of each stream, with two
-// exceptions: below the floor it does not say whose events it had, and while no janitor has
-// read a partition since its server was started, entries may be missing without a note.
+// doubt is when a gap may be uncertain. The log names the missing events of each stream, with
+// two exceptions: below the floor it does not name the streams of its events, and while no
+// janitor has read a partition since its server was started, entries may be missing without a
+// note.
 //
 // The world's lock guards it.
 type doubt struct {
-	unread []time.Time // by partition: when it was last seen not to be read
+	unread []time.Time // by partition: when it was last seen unread
 }
 
 // watchUnread looks all the time whether a janitor has read the partitions. One that was not looked at
@@ -50,8 +51,8 @@ func (w *world) checked(p int) bool {
 // unreadFor is for how long after a partition was last seen unread an edge may still report that.
 func (w *world) unreadFor() time.Duration { return w.sc.patience + 3*time.Second }
 
-// doubtful says why a gap that an edge has decided on since a moment may be uncertain, or returns ""
-// when it may not, but for the floor. The subscriber may have received the gap long after.
+// doubtful returns why a gap that an edge has decided on since a moment may be uncertain, or "" when
+// it may not, but for the floor. The subscriber may have received the gap long after.
 func (w *world) doubtful(p int, since time.Time) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -61,15 +62,15 @@ func (w *world) doubtful(p int, since time.Time) string {
 	return ""
 }
 
-// belowFloor reports whether the partition's oldest entry lies behind the one that follows
+// belowFloor reports whether the partition's oldest entry lies after the one that follows
 // a sequence.
 func (w *world) belowFloor(ctx context.Context, p int, sequence uint64) bool {
 	state, err := patiently(ctx, func(ctx context.Context) (eventlog.State, error) { return w.own.Log.Look(ctx, p) })
 	return err == nil && sequence+1 < state.First
 }
 
-// checkDoubt makes sure that a gap is not uncertain without a reason; why is what
-// doubtful said when it was told.
+// checkDoubt makes sure that a gap is not uncertain without a reason; why is the result
+// of doubtful when it was received.
 func (w *world) checkDoubt(ctx context.Context, s *subscriber, g *toldGap, why string) {
 	switch {
 	case why != "":
@@ -94,7 +95,7 @@ func (w *world) allRead() {
 }
 
 // disowned reports whether an ID is of a generation that the log does not know any more.
-// An update of a janitor that died may take one away that the next janitor has begun
+// An update of a janitor that died may remove one that the next janitor has begun
 // meanwhile, and nothing else does (docs/adr/0003).
 func (w *world) disowned(at place, text string) bool {
 	if !w.sc.has(opRestartNATS) {
@@ -104,8 +105,8 @@ func (w *world) disowned(at place, text string) bool {
 	return w.foreign(at, text, rec.Life, "")
 }
 
-// opensAgain reports whether an ID is of a life whose opening a torn block has taken: it is unknown
-// knows of that life any more.
+// opensAgain reports whether an ID is of a life whose opening a torn block has taken: the log does
+// not know that life any more.
 func (w *world) opensAgain(at place, text string) bool {
 	if !w.sc.has(opTear) {
 		return false
@@ -138,9 +139,9 @@ func (w *world) foreign(at place, text string, lives ...string) bool {
 	return true
 }
 
-// unattended reports whether somebody has gone on since no janitor came for long after a
-// start of the server. When one comes, it may disown what was given out since, of which
-// nothing is lost (docs/adr/0003).
+// unattended reports whether a service has continued without a janitor, since none came
+// for long after a start of the server. When one comes, it may disown the IDs given out
+// since, of which no event is lost (docs/adr/0003).
 func (w *world) unattended() bool {
 	return strings.Contains(w.trace.String(), "no janitor has looked at a partition since its server started")
 }

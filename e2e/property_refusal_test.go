@@ -6,10 +6,10 @@ import (
 	"io"
 )
 
-// refusal is a 410 that a subscriber got which had asked for an error instead of a
-// gap. It comes back to the same edge with the same cursor, and without asking for
-// that, and must be told the gap before anything else: that an edge takes back what
-// it said must not happen, unless it was not certain, or is another by then.
+// refusal is the 410 of a subscriber that had asked for an error instead of a gap. It
+// reconnects to the same edge with the same cursor, and without asking for that, and must
+// receive the gap before anything else: an edge must not take back its report, unless
+// that was not certain, or the edge is another by then.
 type refusal struct {
 	edge     int
 	life     string
@@ -18,7 +18,7 @@ type refusal struct {
 	doubt    string // why the gap may have been uncertain, as far as was known
 }
 
-// refuse takes a 410.
+// refuse handles a 410.
 func (c *connection) refuse(ctx context.Context, body io.Reader, edge int) bool {
 	var problem struct {
 		Code   string
@@ -57,7 +57,7 @@ func (c *connection) goesOn(what string) {
 	c.refusal, c.refused = nil, nil
 }
 
-// checkRefusal makes sure that a gap which was not told after a 410 may have been
+// checkRefusal makes sure that a gap which was not sent after a 410 may have been
 // uncertain, though that was not known at once.
 func (w *world) checkRefusal(s *subscriber, r *refusal, what string) {
 	ctx, cancel := w.bounded()
@@ -75,7 +75,7 @@ func (c *connection) toldAgain(g *toldGap) {
 		c.refusal, c.refused = nil, nil
 		c.w.count("on_gap=error: then told as an event")
 	}
-	// What an edge sees at once it must not say in the stream.
+	// A gap that an edge finds at once must not be in the stream.
 	if c.strict && g.Reason == "unknown" {
 		c.w.violate("%s: asked for an error and received %s", c, g)
 	}

@@ -25,7 +25,7 @@ type received struct {
 	at       time.Duration
 	conn     int
 	edge     string
-	what     string // "message", "gap", "connect", "cursor", "close", or what happened to the connection
+	what     string // "message", "gap", "connect", "cursor", "close", or a change of the connection
 	position uint64 // of the ID
 	stream   string
 	data     []byte
@@ -50,7 +50,7 @@ func (r received) String() string {
 	return s
 }
 
-// toldGap is a gap that a subscriber was told.
+// toldGap is a gap that a subscriber received.
 type toldGap struct {
 	Reason    string  `json:"reason"`
 	Certain   bool    `json:"certain"`
@@ -59,15 +59,15 @@ type toldGap struct {
 	ResumesAt string  `json:"resumesAt"`
 
 	requested, resumesAt uint64
-	// removed are the events behind requested that were gone soon after the gap was
-	// told and that the subscriber did not have; phantom says that something else
-	// behind requested was lost before anybody saw whose it was.
+	// removed are the events after requested that were removed soon after the gap was
+	// sent and that the subscriber did not have; phantom means that another entry after
+	// requested was lost before its session was known.
 	removed []stored
 	phantom bool
 	doubtTo uint64 // of damage: events up to here may be missing
-	// why says why the gap may be uncertain, where a log is rolled back.
+	// why is the reason why the gap may be uncertain, where a log is rolled back.
 	why string
-	// late says that it is of a generation that began late, or was taken away, and nothing
+	// late means that it is of a generation that began late, or was removed, and no event
 	// need be missing.
 	late bool
 }
@@ -87,7 +87,7 @@ func (g *toldGap) String() string {
 // about reports whether the gap is about a stream's events.
 func (g *toldGap) about(stream string) bool { return g.Stream == nil || *g.Stream == stream }
 
-// subscriber is a client that saves its cursor and comes back with it.
+// subscriber is a client that saves its cursor and reconnects with it.
 type subscriber struct {
 	w    *world
 	n    int
@@ -113,7 +113,7 @@ type subscriber struct {
 	refused   *refusal
 	log       []received
 	delivered map[uint64]string // sequence → stream
-	excused   map[uint64]bool   // on a flow: what was gone when it came
+	excused   map[uint64]bool   // on a flow: the events removed before it connected
 	conns     int
 }
 
@@ -157,7 +157,7 @@ func (s *subscriber) place() place { return place{s.plan.session, s.plan.stream}
 
 func (s *subscriber) String() string { return fmt.Sprintf("subscriber %d of %s", s.n, s.place()) }
 
-// tell changes what the subscriber is to do.
+// tell changes the subscriber's state.
 func (s *subscriber) tell(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +206,7 @@ func (s *subscriber) run() {
 	}
 }
 
-// note adds what happened to the log. The caller holds mu.
+// note adds an entry to the log. The caller holds mu.
 func (s *subscriber) note(r received) {
 	r.at, r.conn = time.Since(s.w.begun), s.conns
 	s.log = append(s.log, r)
@@ -276,7 +276,7 @@ func (s *subscriber) connect(n int) bool {
 			s.finished = true
 			s.note(received{what: "204", edge: life})
 			if !s.begun && s.plan.from == "now" {
-				s.begun, s.begin = true, ^uint64(0) // it came after the end
+				s.begun, s.begin = true, ^uint64(0) // it connected after the end
 			}
 		})
 		return true
@@ -309,7 +309,7 @@ func (c *connection) stream(ctx context.Context, body io.Reader) bool {
 		ev, err := dec.Next()
 		c.mu.Lock()
 		if ctx.Err() != nil || c.ended {
-			// What came after the cut was never seen.
+			// Events after the cut were never seen.
 			c.note(received{what: "cut", edge: c.life})
 			c.mu.Unlock()
 			return true
@@ -352,7 +352,7 @@ func (c *connection) event(ev sse.Event) {
 	switch ev.Type {
 	case "connect":
 		c.connected = true
-		if c.asked == "" && ev.HasID { // else a gap follows, and says where
+		if c.asked == "" && ev.HasID { // else a gap follows, with the cursor
 			c.start(r.position, c.plan.from != "now")
 		}
 	case "cursor":
@@ -383,8 +383,8 @@ func (c *connection) event(ev sse.Event) {
 	c.note(r)
 }
 
-// start notes where a subscriber without a cursor begins; all says that everything
-// that was retained should follow.
+// start notes where a subscriber without a cursor begins; all means that all retained
+// events should follow.
 func (c *connection) start(at uint64, all bool) {
 	if c.begun {
 		return

@@ -31,10 +31,10 @@ func scheduleCount() int {
 }
 
 // TestProperty_EverySubscriberGetsEverythingOnceOrAGap runs random schedules over the real
-// services: publishers, subscribers that come and go, restarts of all programs and
-// of NATS, evictions by every limit, clears and closes. Whatever happens, every
-// subscriber gets every event of its stream exactly once and in order, or receives
-// of a gap that really was one.
+// services: publishers, subscribers that connect and disconnect, restarts of all programs
+// and of NATS, evictions by every limit, clears and closes. Whatever happens, every
+// subscriber gets every event of its stream exactly once and in order, or receives a gap
+// that really was one.
 func TestProperty_EverySubscriberGetsEverythingOnceOrAGap(t *testing.T) {
 	runMany(t, *schedules, func(t *testing.T, seed uint64) map[string]int {
 		sc := draw(seed)
@@ -51,7 +51,7 @@ func firstSeed() uint64 {
 	return *seed
 }
 
-// runMany runs n schedules, a few at a time, and logs what happened in all of them.
+// runMany runs n schedules, a few at a time, and logs the counts of all of them.
 func runMany(t *testing.T, n int, run func(t *testing.T, seed uint64) map[string]int) {
 	t.Helper()
 	first := firstSeed()
@@ -91,7 +91,7 @@ func tallyText(total map[string]int) string {
 	return strings.Join(lines, "\n")
 }
 
-// play runs a schedule to its end, and returns what happened.
+// play runs a schedule to its end, and returns its counts.
 func (w *world) play() map[string]int {
 	if w.sc.copies {
 		w.publishEverywhere() // every session is registered before the first copy
@@ -117,7 +117,7 @@ func (w *world) run() {
 	}
 }
 
-// end fails the test if anything was violated, and returns what happened.
+// end fails the test if anything was violated, and returns the counts.
 func (w *world) end() map[string]int {
 	w.mu.Lock()
 	violations := slices.Clone(w.violations)
@@ -231,14 +231,14 @@ func (w *world) finish() {
 	w.checkEverything(ends)
 }
 
-// settle ends what writes, and brings everything up again.
+// settle ends the writers, and starts everything again.
 func (w *world) settle() {
 	w.say("the end")
 	for _, p := range w.publishers {
 		p.end()
 	}
-	// Nothing is written from now on: what an ingest still has under way, for a publisher
-	// that has given up, ends with it.
+	// Nothing is written from now on: the pending publishes of an ingest, for a publisher
+	// that has given up, end with it.
 	w.writing.Wait()
 	if again := w.ingest.restart(0); again != nil {
 		<-again
@@ -260,8 +260,9 @@ func (w *world) complete() []uint64 {
 	return ends
 }
 
-// forgotten reports whether a closed session is as one that there never was: who comes to it waits
-// for the next one of the name. It takes a clock that is wrong by as long as names are kept.
+// forgotten reports whether a closed session is as one that never existed: a client that connects
+// to it waits for the next one of the name. It takes a clock that is wrong by as long as names are
+// kept.
 func (w *world) forgotten(session string) bool {
 	if !w.sc.skewed {
 		return false
@@ -353,7 +354,7 @@ func (w *world) replay() string {
 	return "Property_EverySubscriber -schedules 1"
 }
 
-// historyText lists what was stored.
+// historyText lists the stored entries.
 func (w *world) historyText() string {
 	var b strings.Builder
 	for _, session := range sessionNames {

@@ -53,8 +53,8 @@ type world struct {
 	truth *truth
 	torn  map[place]bool   // whose end or seal a torn block has taken; see tear
 	own   *backend.Backend // clears and direct publishes
-	feed  *eventlog.Feed   // what the first edge and the janitors share; nil for nothing
-	trace *waittest.Buffer // what the services logged, and the steps
+	feed  *eventlog.Feed   // shared by the first edge and the janitors; nil if none is shared
+	trace *waittest.Buffer // the services' logs, and the steps
 
 	edges       []*host
 	ingest      *host
@@ -63,7 +63,7 @@ type world struct {
 	publishers  []*publisher
 	client      *http.Client
 	tasks       sync.WaitGroup
-	writing     sync.WaitGroup // of those, what writes to the log itself
+	writing     sync.WaitGroup // of those, the ones that write to the log
 	watch       sync.WaitGroup // ends with ctx
 	ctx         context.Context
 	cancel      context.CancelFunc
@@ -72,14 +72,14 @@ type world struct {
 	violations []string
 	doubt      doubt                     // when a gap may be uncertain
 	lives      lives                     // of a log that is rolled back
-	processed  map[string]map[int]uint64 // by edge and partition: what it has sent
-	attempts   map[place][]*attempt      // what was published
-	closes     map[place]*closing        // what was closed
+	processed  map[string]map[int]uint64 // by edge and partition: the last sequence that it has sent
+	attempts   map[place][]*attempt      // to publish
+	closes     map[place]*closing        // of streams and sessions
 	tally      map[string]int
 	number     int
 }
 
-// fast makes clients of NATS come back quickly, and later than the truth does.
+// fast makes clients of NATS reconnect quickly, and later than the truth does.
 var fast = []nats.Option{nats.ReconnectWait(25 * time.Millisecond), nats.ReconnectJitter(15*time.Millisecond, 15*time.Millisecond)}
 
 func newWorld(t *testing.T, sc schedule) *world {
@@ -182,7 +182,7 @@ func (w *world) startNATS(folder string) *natstest.Server {
 	return natstest.StartIn(w.t, folder)
 }
 
-// config is what a process works on, with a clock of its own.
+// config returns the backend's configuration for a process, with a clock of its own.
 func (w *world) config(url, process string) backend.Config {
 	skew := w.sc.skew(process)
 	if skew == 0 {
@@ -192,7 +192,7 @@ func (w *world) config(url, process string) backend.Config {
 	return backend.Config{NATSURL: url, Now: func() time.Time { return time.Now().Add(skew) }}
 }
 
-// dial returns how a process comes to NATS: in virtual time over a link of its own.
+// dial returns how a process connects to NATS: in virtual time over a link of its own.
 func (w *world) dial(process string) []nats.Option {
 	if !w.sc.simulated {
 		return fast
@@ -214,7 +214,7 @@ type linked struct {
 }
 
 // InProcessConn returns a connection over the link. No connection begins while that stands still:
-// nats.go holds a lock meanwhile, and virtual time does not go on while somebody waits for one.
+// nats.go holds a lock meanwhile, and virtual time stands still while a goroutine waits for one.
 func (l linked) InProcessConn() (net.Conn, error) {
 	if l.link.Stalled() {
 		return nil, os.ErrDeadlineExceeded
@@ -230,11 +230,11 @@ func (l linked) InProcessConn() (net.Conn, error) {
 }
 
 func forward(from, to net.Conn) {
-	_, _ = io.Copy(to, from) // whatever ends it, it is over in both directions
+	_, _ = io.Copy(to, from) // an end in one direction ends both
 	_, _ = from.Close(), to.Close()
 }
 
-// env is what a service of the world works in.
+// env returns the environment of a service of the world.
 func (w *world) env(log *slog.Logger) daemon.Env {
 	env := daemon.NewEnv(log)
 	if w.net != nil {
@@ -243,7 +243,7 @@ func (w *world) env(log *slog.Logger) daemon.Env {
 	return env
 }
 
-// newJanitor returns the host of a janitor; number is its place among those of a world.
+// newJanitor returns the host of a janitor; number is its number among those of a world.
 func (w *world) newJanitor(url string, number int) *host {
 	name := fmt.Sprintf("janitor %d", number)
 	return w.host(name, func(ctx context.Context, log *slog.Logger, _ func(string)) error {
@@ -499,7 +499,7 @@ func (p *publisher) publish(size int) bool {
 	return false
 }
 
-// asStored returns what ingest stores of a message: one with line breaks without its white space.
+// asStored returns a message as ingest stores it: one with line breaks without its white space.
 func asStored(message []byte) []byte {
 	var b bytes.Buffer
 	if !bytes.Contains(message, []byte("\n")) || json.Compact(&b, message) != nil {
@@ -621,7 +621,7 @@ func (w *world) changeMembers(name string, n int) {
 	})
 }
 
-// checkMembers waits until the index says of all sessions in the log who their members are.
+// checkMembers waits until the index has the members of all sessions in the log.
 func (w *world) checkMembers() {
 	deadline := time.Now().Add(checkTime)
 	for _, name := range sessionNames {
@@ -642,8 +642,8 @@ func (w *world) checkMembers() {
 	}
 }
 
-// publishDirectly does what a service that publishes to NATS may do: right, wrong,
-// and after the end.
+// publishDirectly publishes as a service that publishes to NATS may: right, wrong, and
+// after the end.
 func (w *world) publishDirectly(at place, how int) {
 	w.write(func(ctx context.Context) {
 		rec, err := w.own.Sessions.Ensure(ctx, at.session, func() (session.Record, error) {

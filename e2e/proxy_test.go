@@ -69,8 +69,8 @@ func TestDocument_ProxiesPassEventStreams(t *testing.T) {
 	}
 }
 
-// throughProxy checks that nothing waits in a proxy, and that what an EventSource is
-// answered while the program is away lets it come back.
+// throughProxy checks that no event waits in a proxy, and that the answer to an
+// EventSource while the program is down lets it reconnect.
 func throughProxy(t *testing.T, p *proc, addr string) {
 	via := *p
 	via.addrs = map[string]string{"--edge-addr": addr}
@@ -134,8 +134,8 @@ func throughProxy(t *testing.T, p *proc, addr string) {
 	waittest.Until(t, "the edge hears that clients have gone", func() bool { return p.metric("rejoin_edge_connections") == 0 })
 }
 
-// answersWithoutEdge checks what a proxy at an address answers to event streams while no edge is there:
-// an end without an event, except to an MCP client with a cursor.
+// answersWithoutEdge checks the answer of a proxy at an address to event streams while no edge runs: an
+// end without an event, except to an MCP client with a cursor.
 func answersWithoutEdge(t *testing.T, base, ofStream, ofGroup string) {
 	t.Helper()
 	var asked sync.WaitGroup // at a time, since HAProxy looks for an edge for seconds
@@ -190,14 +190,14 @@ func TestProxy_ReadyWithAnyService(t *testing.T) {
 }
 
 // A connection that sends nothing is a probe, of Kubernetes or of a load balancer, and not logged: the log
-// has what failed.
+// has failed requests.
 func TestProxy_ProbesAreNotLogged(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	must.NoError(t, credentials.MakeCertificates(dir))
 	addr, _, log := startOwnProxy(t, " ssl crt "+filepath.Join(dir, credentials.ProxyFile), manyConnections)                            // which is probed
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}} //nolint:gosec // self-signed
-	// What came before the first one is logged by the second one's time.
+	// Earlier connections than the first request are logged by the time of the second.
 	for range 2 {
 		resp, err := client.Get("https://" + addr + "/v1/limits") //nolint:noctx // of this machine
 		if err != nil {
@@ -216,8 +216,8 @@ func TestProxy_ProbesAreNotLogged(t *testing.T) {
 // manyConnections is more than a test makes.
 const manyConnections = 20_000
 
-// startOwnProxy runs the proxy of deploy/ before edges, and returns where it listens, where its health is asked for,
-// and what it prints. bind is more of how it listens, most how many connections an address may have.
+// startOwnProxy runs the proxy of deploy/ before edges, and returns its address, the address for health checks, and
+// its output. bind has more options for its address, most is how many connections an address may have.
 func startOwnProxy(t *testing.T, bind string, most int, edges ...string) (addr, health string, log *procLog) {
 	t.Helper()
 	addr, health = fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t)), fmt.Sprintf("127.0.0.1:%d", natstest.FreePort(t))
@@ -225,7 +225,7 @@ func startOwnProxy(t *testing.T, bind string, most int, edges ...string) (addr, 
 		"REJOIN_PROXY_BIND="+addr+bind, "REJOIN_PROXY_ADDRESS_CONNECTIONS="+fmt.Sprint(most))
 }
 
-// startProxy runs a proxy until the test ends, and returns what it prints.
+// startProxy runs a proxy until the test ends, and returns its output.
 func startProxy(t *testing.T, addr, text string, program []string, env ...string) *procLog {
 	t.Helper()
 	dir := t.TempDir()
@@ -262,7 +262,7 @@ func TestAttackConnectionsAtTheProxy(t *testing.T) {
 		if err == nil {
 			_, err = conn.Read(make([]byte, 1))
 		}
-		return conn, err == nil // there is no service behind the proxy, and that is the answer
+		return conn, err == nil // the answer is that the proxy has no service
 	}
 	open := make([]net.Conn, most)
 	waittest.Until(t, "the proxy has noticed that startProxy hung up", func() bool {
@@ -289,8 +289,8 @@ func TestAttackConnectionsAtTheProxy(t *testing.T) {
 	})
 }
 
-// startEdgesProxy runs the proxy of deploy/ before edges that say which they are, and hold event streams
-// open.
+// startEdgesProxy runs the proxy of deploy/ before edges that answer with their numbers, and hold event
+// streams open.
 func startEdgesProxy(t *testing.T, edges int) (addr string) {
 	t.Helper()
 	var addrs []string

@@ -23,8 +23,8 @@ import (
 
 const readmeFile = "../README.md"
 
-// block is a fenced block of a document. What is in sh is run by a test, and the text
-// behind it is what it prints; bash is for what a reader fills in.
+// block is a fenced block of a document. A test runs the blocks in sh, and the text after
+// one is its output; bash is for commands that a reader completes.
 type block struct {
 	lang, text string
 	from, to   int // where text stands in the file
@@ -78,7 +78,7 @@ func openTerminal(t *testing.T, dir string) *terminal {
 
 const prompt = "== the next command =="
 
-// run types commands and returns what they print.
+// run types commands and returns their output.
 func (s *terminal) run(commands string) string {
 	s.t.Helper()
 	must.Value(io.WriteString(s.stdin, commands+"\necho '"+prompt+"'\n"))(s.t)
@@ -105,7 +105,7 @@ var documents = map[string]int{
 	"../docs/configuration.md": 1,
 }
 
-// What the README and the documents tell to type prints what they show.
+// The commands of the README and the documents print the output shown there.
 func TestDocument_CommandsPrintTheOutputShown(t *testing.T) {
 	t.Parallel()
 	for file, shown := range documents {
@@ -119,8 +119,8 @@ func TestDocument_CommandsPrintTheOutputShown(t *testing.T) {
 	}
 }
 
-// openedDocument is a document whose commands are typed into a shell, in a folder that has
-// what a clone has.
+// openedDocument is a document whose commands are typed into a shell, in a folder with the
+// files of a clone.
 type openedDocument struct {
 	t      *testing.T
 	file   string
@@ -129,9 +129,9 @@ type openedDocument struct {
 	p      *proc
 	ran    bool // the first command that starts it was met
 	shell  *terminal
-	// instead says what is done instead of typing a command; it returns whether it was.
+	// instead runs instead of typing a command; it reports whether it did.
 	instead func(command string) bool
-	// here puts the addresses of this test in the place of the usual ones.
+	// here replaces the usual addresses by those of this test.
 	here []string
 }
 
@@ -139,7 +139,7 @@ func openDocument(t *testing.T, file string) *openedDocument {
 	t.Helper()
 	d := &openedDocument{t: t, file: file, instead: func(string) bool { return false }}
 	d.text, d.blocks = document(t, file)
-	d.p = startProc(t, "--partitions=16", "--ack-timeout=6s") // what is shown is answered at once
+	d.p = startProc(t, "--partitions=16", "--ack-timeout=6s") // the documents show immediate answers
 	root := must.Value(filepath.Abs(".."))(t)
 	dir := filepath.Dir(d.p.data)
 	for _, name := range []string{"examples", "services"} {
@@ -204,8 +204,8 @@ func (d *openedDocument) run() (compared int) {
 	return compared
 }
 
-// heard waits until the edge has the messages that an event stream is to show. A 201 is the
-// log's word, and what the first event says of the stream depends on them.
+// heard waits until the edge has the messages that an event stream is to show. A 201
+// follows the log's acknowledgement, and the first event of the stream depends on them.
 func (d *openedDocument) heard(shown string) {
 	d.t.Helper()
 	waittest.Until(d.t, "the edge has heard of what is shown", func() bool {
@@ -251,7 +251,7 @@ func write(t *testing.T, file, text string) {
 	must.NoError(t, os.WriteFile(file, []byte(text), 0o644))
 }
 
-// loggingJS keeps what a page logs.
+// loggingJS keeps a page's log.
 const loggingJS = "window.logged = []; console.log = console.warn = (...what) => logged.push(what); "
 
 func TestDocument_EventSourceSnippetAfterReload(t *testing.T) {
@@ -290,7 +290,7 @@ func TestDocument_EventSourceSnippetAfterReload(t *testing.T) {
 	p.publish("demo", "page", 7, 7)
 	expect("6 7")
 
-	// Closed first: a cursor event would be saved over the place that is wrong.
+	// Closed first: a cursor event would be saved over the wrong cursor.
 	script[bool](b, "source.close(), localStorage.setItem('cursor of /v1/sessions/demo/streams/page/events', 'page_0000000_1'), true")
 	paste()
 	expect("unknown 1 2 3 4 5 6 7")
@@ -341,7 +341,7 @@ func TestDocument_ComponentSnippetDeliversOnce(t *testing.T) {
 	}
 }
 
-// The page of the document shows what is published before and after the program was killed.
+// The page of the document shows the messages published before and after the program was killed.
 func TestDocument_PageAfterRestart(t *testing.T) {
 	t.Parallel()
 	d := openDocument(t, "../docs/getting-started.md")
@@ -394,7 +394,7 @@ var (
 	optionDefault = regexp.MustCompile(`\s*\(default: ([^)]*)\)`)
 )
 
-// options reads a program's help: what args print.
+// options reads a program's help: the output for args.
 func options(t *testing.T, pkg string, args ...string) []option {
 	t.Helper()
 	program := built(t, pkg) // which may take its time
@@ -494,7 +494,7 @@ func TestDocument_CodeTables(t *testing.T) {
 	checkTable(t, "../docs/http.md", "<!-- codes -->\n", "<!-- /codes -->\n", b.String())
 }
 
-// checkTable compares what a document has between two comments, or writes it.
+// checkTable compares the text of a document between two comments, or writes it.
 func checkTable(t *testing.T, file, begin, end, want string) {
 	t.Helper()
 	text, _ := document(t, file)

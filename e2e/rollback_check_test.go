@@ -9,7 +9,7 @@ import (
 	"rejoin/shared/event"
 )
 
-// segment is what a subscriber got from where it began, or from a gap, to the next
+// segment has the messages of a subscriber from its beginning, or from a gap, to the next
 // gap: everything of one life that lies between two sequences.
 type segment struct {
 	begin, end uint64
@@ -36,9 +36,9 @@ func (s *subscriber) segments() []segment {
 	return all
 }
 
-// differs says how a segment differs from what a life held, or returns "". A
-// position behind its last message counts up to common only: further on the log
-// was another by the time that the subscriber was told.
+// differs returns how a segment differs from the contents of a life, or "". A position
+// after its last message counts up to common only: further on the log was another by the
+// time that the subscriber received the gap.
 func (s *subscriber) differs(g segment, life contents, common uint64) string {
 	end := min(g.end, common)
 	if n := len(g.messages); n > 0 {
@@ -61,8 +61,8 @@ func (s *subscriber) differs(g segment, life contents, common uint64) string {
 	return ""
 }
 
-// checkRemoved makes sure that no event was removed: so what a copy of the log does not
-// have, it has lost.
+// checkRemoved makes sure that no event was removed: so events that a copy of the log
+// does not have are lost with it.
 func (w *world) checkRemoved(held []contents) {
 	for _, c := range held {
 		for _, part := range c.parts {
@@ -75,7 +75,7 @@ func (w *world) checkRemoved(held []contents) {
 	}
 }
 
-// checkLives compares what every subscriber has got with the lives of the log.
+// checkLives compares the messages of every subscriber with the lives of the log.
 func (w *world) checkLives() {
 	var held, copies []contents
 	for _, rb := range w.lives.rollBacks {
@@ -167,8 +167,8 @@ func (w *world) checkRollBackGap(ctx context.Context, s *subscriber, g segment, 
 		known = known && w.inCopy(ctx, told.Requested, s.place(), copies[i], p)
 	}
 	if known && told.why != "" {
-		// Without a janitor for more than 3 s, what it had seen was stored before a
-		// generation began that claims it: the price that ADR 0003 names.
+		// Without a janitor for more than 3 s, the events that it had seen were stored
+		// before a generation began that claims them: the price that ADR 0003 names.
 		w.count("rolled back by a late generation")
 		return
 	}
@@ -176,8 +176,8 @@ func (w *world) checkRollBackGap(ctx context.Context, s *subscriber, g segment, 
 		w.violate("%s: %s: it had seen nothing that was lost", s, told)
 		return
 	}
-	// Its ID is of a generation that was begun after the copy was made. It is unknown
-	// any more where that began, and the edge goes back as far as it has to.
+	// Its ID is of a generation that was begun after the copy was made. Its beginning is
+	// not known any more, and the edge moves back as far as it has to.
 	w.count("told below the copy's end, with an ID of a lost generation")
 }
 
@@ -199,7 +199,7 @@ func (w *world) inCopy(ctx context.Context, text string, at place, c contents, p
 	})
 }
 
-// checkTold makes sure that a subscriber which was further than a copy was told
+// checkTold makes sure that a subscriber which was further than a copy received a gap
 // when that copy had been put back.
 func (w *world) checkTold(s *subscriber, copies []contents) {
 	p := w.truth.partition(s.plan.session)

@@ -16,8 +16,8 @@ import (
 
 // lives is the history of a log whose files are copied now and then, and whose
 // older copies are put back. Each time a life ends and another begins, which has
-// everything up to the copy's last sequences in common with it, and gives out all
-// later ones again. The driver alone uses it.
+// everything up to the copy's last sequences in common with it, and assigns all later
+// ones again. The driver alone uses it.
 type lives struct {
 	copies    []string   // folders; those of lives that were given up are forgotten
 	rollBacks []rollBack // the end of each life but the last

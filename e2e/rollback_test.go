@@ -16,10 +16,10 @@ import (
 var rollBacks = flag.Int("rollbacks", 4/min(racetest.Slowdown, 4), "random schedules with roll-backs of the log's files")
 
 // TestProperty_RollbackIsAGap runs random schedules in which the
-// server is stopped, an older copy of its files put back, and the log written on,
-// so that sequences are given out again. Nothing else is ever lost. A client that has
-// seen more than the copy receives rolled_back, and everything of the new life
-// once and in order; a client that has not continues without a word.
+// server is stopped, an older copy of its files put back, and the log written on, so that
+// sequences are assigned again. Nothing else is ever lost. A client that has seen more
+// than the copy receives rolled_back, and everything of the new life once and in order; a
+// client that has not continues without a gap.
 func TestProperty_RollbackIsAGap(t *testing.T) {
 	runMany(t, *rollBacks, func(t *testing.T, seed uint64) map[string]int { return newWorld(t, drawRollBacks(seed)).play() })
 }
@@ -60,7 +60,7 @@ func drawRollBacks(seed uint64) schedule {
 	for range all {
 		sc.steps = append(sc.steps, sc.drawRollBackStep(rng, weights))
 	}
-	// A copy, a roll-back behind it, and perhaps both once more, each among restarts.
+	// A copy, a roll-back after it, and perhaps both once more, each among restarts.
 	at := between(all/10, all/3)
 	for _, o := range [][]op{{opCopy, opRollBack}, {opCopy, opRollBack, opRollBack}, {opCopy, opRollBack, opCopy, opRollBack}, {opCopy, opCopy, opRollBack, opRollBack}}[rng.IntN(4)] {
 		steps := []step{{op: o, wait: time.Duration(rng.IntN(150_000)) * time.Microsecond}}

@@ -10,10 +10,9 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// A schedule is drawn from one seed: what the log retains, how the services are
-// configured, who subscribes to what, and a list of steps. Running it is as
-// concurrent as the product is, so a seed does not repeat a run exactly; it repeats
-// everything that the test decides.
+// A schedule is drawn from one seed: the limits of the log, the settings of the services,
+// the subscribers, and a list of steps. Running it is as concurrent as the product is, so
+// a seed does not repeat a run exactly; it repeats everything that the test decides.
 type schedule struct {
 	seed      uint64
 	settings  eventlog.Settings
@@ -58,13 +57,13 @@ type subPlan struct {
 	strict          bool   // asks for an error instead of a gap
 }
 
-// step is one thing that happens. What it means depends on op; see world.do.
+// step is one action. Its meaning depends on op; see world.do.
 type step struct {
 	op    op
 	which int           // a stream, subscriber, edge or session
 	n     int           // how many, or of what size
-	edge  int           // where a subscriber goes
-	wait  time.Duration // how long something is away
+	edge  int           // that a subscriber connects to
+	wait  time.Duration // how long a program is down
 	flag  bool
 	pause time.Duration // after the step
 }
@@ -170,8 +169,8 @@ func draw(seed uint64) schedule {
 	return sc
 }
 
-// drawMore adds to a schedule what was thought of later. It draws from numbers of
-// its own, so that the rest of the schedule of a seed stays what it was.
+// drawMore adds later parts to a schedule. It draws from numbers of its own, so that the
+// rest of the schedule of a seed stays as it was.
 func (sc *schedule) drawMore() {
 	rng := rand.New(rand.NewPCG(sc.seed, 0x5e55105))
 	if rng.IntN(100) < 40 {
@@ -258,7 +257,7 @@ func (sc *schedule) drawSteps(rng *rand.Rand, chance func(int) bool, between fun
 		case opClear, opClose:
 			s.which %= 9
 			s.n = rng.IntN(3) // 0: the whole session
-		case opRestartIngest, opCopy, opRollBack, opStall, opCutLink, opLoseIndex, opTear, opMembers: // drawn apart, so that the seeds of before stay what they were
+		case opRestartIngest, opCopy, opRollBack, opStall, opCutLink, opLoseIndex, opTear, opMembers: // drawn apart, so that earlier seeds stay as they were
 		case opIdle:
 			s.pause = time.Duration(between(20, 120)) * time.Millisecond
 		}

@@ -14,7 +14,7 @@ import (
 	"rejoin/shared/event"
 )
 
-// picture returns what a partition holds now.
+// picture returns the state of a partition now.
 func (tr *truth) picture(ctx context.Context, p int) (picture, error) {
 	info, err := tr.info(ctx, p, jetstream.WithDeletedDetails(true))
 	if err != nil {
@@ -40,7 +40,7 @@ func (f *follower) wants(e stored) bool {
 type record struct {
 	name    string
 	wanted  []stored          // the events that a follower asks for
-	events  []stored          // all of them, also what is no JSON, which leaves gaps as well
+	events  []stored          // all of them, also those that are no JSON, which leave gaps as well
 	control []stored          // clears, trims and openings
 	opened  map[string]uint64 // by life: its first opening
 	ended   map[string]uint64 // by life: its first end
@@ -78,8 +78,8 @@ func (f *follower) recordOf(session string) *record {
 	return r
 }
 
-// isGone reports whether an event had been removed when a picture was taken: by the log, or by what the
-// log says at that time.
+// isGone reports whether an event had been removed when a picture was taken: by the log, or by its
+// control entries at that time.
 func (r *record) isGone(e stored, held picture) bool {
 	if e.sequence < held.first || held.deleted[e.sequence] {
 		return true
@@ -106,28 +106,28 @@ func (r *record) hadEnded(e stored, held picture) bool {
 	return end != 0 && end <= held.last
 }
 
-// progress is how far a follower has come with a session, in one branch of what it received.
+// progress is how far a follower has come with a session, in one branch of its receipts.
 type progress struct {
 	ask       ask
-	at        uint64          // up to here everything has come, or its loss was told
+	at        uint64          // up to here everything was received, or reported as lost
 	had       uint64          // the farthest of at before it went back
-	received  map[uint64]bool // behind at
-	known     map[string]bool // the lives of which something has come
+	received  map[uint64]bool // after at
+	known     map[string]bool // the lives of which an event was received
 	missed    map[string]bool // those that had ended when their openings were passed
 	isNew     bool            // there was no ID with a position of it yet
-	beginning picture         // from the first such ID on: what the log held then
+	beginning picture         // the state at the first such ID
 	gaps      []toldAt
 }
 
-// toldAt is a gap, how far the follower had come when it was told, and what the log held then.
+// toldAt is a gap, the follower's position when it was received, and the state of the partition then.
 type toldAt struct {
 	gap   *toldGap
 	after uint64
 	held  picture
 }
 
-// check follows every branch of what was received, up to its last ID: what came after that the client does
-// not know of when it comes back.
+// check follows every branch of the receipts, up to its last ID: a client that reconnects does not know
+// later receipts.
 func (f *follower) check() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -161,18 +161,18 @@ func (f *follower) check() {
 	}
 }
 
-// model follows what a follower received.
+// model follows the receipts of a follower.
 type model struct {
 	*follower
 	records  map[string]*record
 	checked  map[*receipt]bool // gaps, which are in many branches
 	sessions map[string]*progress
 	asks     []ask
-	misfit   bool     // what is followed, and from where on, is not what the latest ID says
+	misfit   bool     // the sessions followed, or their cursors, are not those of the latest ID
 	latest   *receipt // with an ID
 }
 
-// follow returns what is wrong in a branch, or nothing, and where.
+// follow returns the error in a branch, or "", and its index.
 func (m *model) follow(branch []*receipt) (at int, wrong string) {
 	m.sessions, m.asks, m.latest = map[string]*progress{}, nil, nil
 	for i, r := range branch {
@@ -195,7 +195,7 @@ func (m *model) follow(branch []*receipt) (at int, wrong string) {
 	return 0, ""
 }
 
-// connect changes what is followed.
+// connect changes the sessions followed.
 func (m *model) connect(r *receipt) {
 	changed := m.latest != nil && !sameNames(m.asks, r.asks)
 	m.asks, m.misfit = r.asks, changed
@@ -227,14 +227,14 @@ func (m *model) connect(r *receipt) {
 	}
 }
 
-// isAdding reports whether something that is asked for as new lies in a partition; a pattern does in all.
+// isAdding reports whether a session that is asked for as new lies in a partition; a pattern does in all.
 func (m *model) isAdding(number int) bool {
 	return slices.ContainsFunc(m.asks, func(a ask) bool {
 		return a.added && (a.isPattern() || m.w.truth.partition(a.name) == number)
 	})
 }
 
-// goBackTo has the session begin again behind a sequence: the lives of later openings are not known any more.
+// goBackTo has the session begin again after a sequence: the lives of later openings are not known any more.
 func (p *progress) goBackTo(sequence uint64, of *record) {
 	p.at = min(p.at, sequence)
 	maps.DeleteFunc(p.known, func(life string, _ bool) bool { return of.opened[life] > sequence })
@@ -248,7 +248,7 @@ func (m *model) message(r *receipt) string {
 		return "the session is not followed"
 	case p.received[r.sequence] || r.sequence <= p.at:
 		return fmt.Sprintf("it came again, or late: the follower was at %d", p.at)
-	case m.w.truth.lost[m.w.truth.partition(r.session)][r.sequence]: // before it was seen whose it was
+	case m.w.truth.lost[m.w.truth.partition(r.session)][r.sequence]: // before its session was known
 	case !slices.ContainsFunc(m.records[r.session].wanted, func(e stored) bool { return e.sequence == r.sequence && e.subject.Stream == r.stream }):
 		return "the event was not asked for"
 	}
@@ -272,7 +272,7 @@ func (m *model) gap(r *receipt) string {
 				return wrong
 			}
 		}
-		if r.gap.Reason == "rolled_back" { // what follows comes again
+		if r.gap.Reason == "rolled_back" { // later events arrive again
 			p.goBackTo(r.gap.resumesAt, m.records[name])
 			p.had = min(p.had, p.at)
 		}
@@ -281,12 +281,12 @@ func (m *model) gap(r *receipt) string {
 	return ""
 }
 
-// mayBe says what is wrong with a gap of a session that was told behind a position.
+// mayBe returns the error of a session's gap that was received after a position, or "".
 func (m *model) mayBe(r *receipt, of *record, after uint64, held picture) string {
 	g := r.gap
 	switch {
 	case g.Reason == "unknown":
-		// An ID says of all sessions together which ones they were at its positions.
+		// An ID identifies all sessions together at its positions.
 		if !m.w.sc.reuses && !m.misfit || g.Certain {
 			return "a session that was followed is unknown"
 		}
@@ -307,7 +307,7 @@ func (m *model) mayBe(r *receipt, of *record, after uint64, held picture) string
 	return ""
 }
 
-// moveTo looks whether everything has come up to the positions of a receipt.
+// moveTo checks that everything up to the positions of a receipt was received.
 func (m *model) moveTo(r *receipt) string {
 	for name, p := range m.sessions {
 		number := m.w.truth.partition(name)
@@ -344,30 +344,30 @@ func (m *model) moveTo(r *receipt) string {
 	return ""
 }
 
-// mayLack reports whether a follower may lack an event that lies behind its position. The picture is the one
-// of the ID that passes it.
+// mayLack reports whether a follower may lack an event after its position. The picture is the one of the ID
+// that passes it.
 func (m *model) mayLack(p *progress, of *record, e stored, held picture) bool {
 	gone := of.isGone(e, held)
-	if gone && e.sequence <= p.had { // it came, or a gap told of it, before the position went back
+	if gone && e.sequence <= p.had { // it was received, or reported in a gap, before the position moved back
 		return true
 	}
-	// The client does not miss what had been removed when it came, was there already and it begins now, or
-	// had ended and it follows a pattern.
+	// The client does not miss an event that had been removed when it connected, that was stored already
+	// if it begins now, or whose life had ended if it follows a pattern.
 	if of.isGone(e, p.beginning) || m.fromNow && e.sequence <= p.beginning.last || p.ask.isPattern() && of.hadEnded(e, p.beginning) {
 		return true
 	}
-	// What was removed before anybody saw what it was may have been the end, the clear or the trim.
+	// An entry removed before it was read may have been the end, the clear or the trim.
 	if (gone || p.ask.isPattern()) && m.w.truth.lostIn(e.subject.Partition, 0, math.MaxUint64) {
 		return true
 	}
-	// A life that began, ended and was forgotten before the client came to its opening leaves no trace
-	// (docs/adr/0031). This hides the loss of a life of which nothing came before it was removed.
+	// A life that began, ended and was forgotten before the client reached its opening leaves no trace
+	// (docs/adr/0031). This hides the loss of a life of which no event arrived before it was removed.
 	life := e.subject.Life
 	if m.w.sc.reuses && gone && p.missed[life] && !p.known[life] {
 		return true
 	}
 	return slices.ContainsFunc(p.gaps, func(g toldAt) bool {
-		// Of damage the edge does not know what it took, and passes over what is there.
+		// The edge does not know the extent of damage, and passes over retained events.
 		return e.sequence > g.after && g.gap.about(e.subject.Stream) && (of.isGone(e, g.held) || g.gap.Reason == "damaged" && e.sequence <= g.held.last)
 	})
 }

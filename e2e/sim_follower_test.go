@@ -16,8 +16,8 @@ import (
 	"rejoin/shared/sse"
 )
 
-// follower is a client that follows several sessions over many connections, and may come back with any ID
-// that it ever received. So what it received is a tree: a branch begins where it came back with an older ID.
+// follower is a client that follows several sessions over many connections, and may reconnect with any ID
+// that it ever received. So its receipts are a tree: a branch begins where it reconnected with an older ID.
 type follower struct {
 	w        *world
 	pictures *pictures
@@ -32,7 +32,7 @@ type follower struct {
 	final  bool // it stays connected until it has everything
 	ended  bool
 	cancel context.CancelFunc
-	newest *receipt   // that it comes back with, if not with an older one
+	newest *receipt   // with which it reconnects, if not with an older one
 	usable []*receipt // those with an ID
 	all    []*receipt
 }
@@ -49,8 +49,8 @@ type receipt struct {
 	at       time.Duration
 	what     string // "connect", "message", "gap", or the type of an event with nothing but an ID
 	edge     string
-	asks     []ask  // what is followed from here on
-	id       string // with which the client may come back
+	asks     []ask  // from here on
+	id       string // with which the client may reconnect
 	position map[int]cursor.GroupPosition
 	session  string // of a message, or a gap: it may be a pattern
 	stream   string
@@ -77,7 +77,7 @@ func (r *receipt) String() string {
 	return s + " " + r.id
 }
 
-// add enters what follows a receipt.
+// add enters the next receipt.
 func (c *following) add(r receipt) {
 	f := c.follower
 	f.mu.Lock()
@@ -103,7 +103,7 @@ type following struct {
 	last   *receipt
 }
 
-// connect makes one request, and takes so many events at most.
+// connect makes one request, and reads so many events at most.
 func (f *follower) connect(ctx context.Context, edge int, from *receipt, asks []ask, most int) {
 	addr, life := f.w.edges[edge].at()
 	if addr == "" {
@@ -132,7 +132,7 @@ func (f *follower) connect(ctx context.Context, edge int, from *receipt, asks []
 	}
 }
 
-// event takes an event of an event stream.
+// event handles an event of an event stream.
 func (c *following) event(ev sse.Event) {
 	r := receipt{what: ev.Type}
 	if ev.HasID && ev.ID != "" {
@@ -167,7 +167,7 @@ func (c *following) event(ev sse.Event) {
 	}
 }
 
-// message reads whose an event is.
+// message reads the session and the stream of an event.
 func (c *following) message(r *receipt, data []byte) error {
 	var e struct {
 		pageEvent
@@ -221,8 +221,8 @@ func (f *follower) hasCaughtUp() bool {
 	return f.newest.id != ""
 }
 
-// pictures are what the partitions held at moments. One is taken after each receipt that has an ID or is a
-// gap; those that come while one is taken share the next.
+// pictures are the states of the partitions at moments. One is taken after each receipt that has an ID or
+// is a gap; those that come while one is taken share the next.
 type pictures struct {
 	truth  *truth
 	wanted chan struct{}
@@ -232,7 +232,7 @@ type pictures struct {
 	taken [][]picture // by partition
 }
 
-// picture is what a partition held.
+// picture has the sequences that a partition held.
 type picture struct {
 	first, last uint64
 	deleted     map[uint64]bool // in between

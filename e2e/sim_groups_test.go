@@ -15,8 +15,8 @@ import (
 )
 
 // TestSimulation_Groups runs schedules of the simulation with subscribers that follow several sessions, by
-// name and by pattern, change what they follow, and come back with any ID that they ever received. In
-// half of the schedules sessions are closed, and their names used again.
+// name and by pattern, change these, and reconnect with any ID that they ever received. In half of the
+// schedules sessions are closed, and their names used again.
 //
 // A schedule takes four times as long as one of [TestSimulation], so there are a quarter as many. Without -seed
 // they are the same in each run: among some hundred seeds a model of so much may still be wrong about one, which
@@ -58,8 +58,8 @@ func (sc *schedule) drawGroups() {
 		sc.settings.MaxBytes = sc.settings.MaxBytes / int64(sc.settings.Partitions) * int64(partitions)
 	}
 	sc.settings.Partitions = partitions
-	// What a torn block or a lost registry takes away, and what a wrong clock lets be forgotten, the model of
-	// followers does not know. TestSimulation has these.
+	// The model of followers does not know the losses by a torn block or a lost registry, and the sessions
+	// forgotten by a wrong clock. TestSimulation has these.
 	sc.skewed = false
 	sc.steps = slices.DeleteFunc(sc.steps, func(s step) bool {
 		return slices.Contains([]op{opTear, opLoseIndex, opJoin, opCut, opCutAfter, opResume}, s.op)
@@ -121,7 +121,7 @@ func (w *world) finishGroups(all []*follower, pictures *pictures) {
 	}
 }
 
-// ask is what a follower asks for: the name of a session, or a pattern.
+// ask is a part of a follower's request: the name of a session, or a pattern.
 type ask struct {
 	name  string
 	added bool // it is new to the client
@@ -136,8 +136,8 @@ func (a ask) matches(session string) bool {
 	return a.name == session || a.isPattern() && strings.HasPrefix(session, strings.TrimSuffix(a.name, "*"))
 }
 
-// follows returns what a session is followed by: its name, else the first pattern in a request, where
-// those that were added come last.
+// follows returns the ask that follows a session: its name, else the first pattern in a request,
+// where those that were added come last.
 func follows(asks []ask, session string) (ask, bool) {
 	for _, of := range []ask{{session, false}, {session, true}} {
 		if slices.Contains(asks, of) {
@@ -181,7 +181,7 @@ func newFollower(w *world, pictures *pictures, n int) *follower {
 
 func (f *follower) chance(percent int) bool { return f.rng.IntN(100) < percent }
 
-// drawAsks draws what to follow after something else, nil for nothing.
+// drawAsks draws the asks after earlier ones; nil for none.
 func (f *follower) drawAsks(before []ask) (asks []ask) {
 	for len(asks) == 0 {
 		for _, name := range askable {
@@ -220,7 +220,7 @@ func (f *follower) run() {
 				if sameNames(asks, from.asks) {
 					asks = from.asks
 				}
-			} else if from.id != "" && f.chance(8) { // what was added is not new any more
+			} else if from.id != "" && f.chance(8) { // added sessions are not new any more
 				asks = slices.Clone(asks)
 				for i := range asks {
 					asks[i].added = false
@@ -244,7 +244,7 @@ func (f *follower) run() {
 	}
 }
 
-// change changes what the follower is to do, and ends its connection.
+// change changes the follower's state, and ends its connection.
 func (f *follower) change(how func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -33,12 +33,13 @@ var seeds = flag.Int("seeds", 60/racetest.Slowdown, "schedules of the simulation
 
 // TestSimulation runs random schedules in virtual time: the real services, the real NATS server
 // and its clients, over a network in memory, in a bubble of testing/synctest. Nothing waits for
-// a clock or a slow machine there, so a schedule takes some tenths of a second, and what fails
-// is wrong. A seed repeats the plan of faults; what happened is in the history that is printed.
+// a clock or a slow machine there, so a schedule takes some tenths of a second, and every
+// failure is an error. A seed repeats the plan of faults; the printed history has the events.
 //
 // It runs in processes of its own, [simulationSeeds] in each: pools of nats.go keep timers, and
-// one that another test has left there would not go by virtual time. All seeds of a process share
-// a bubble, since what a pool keeps belongs to it, and that gets slower with what piles up there.
+// one that another test has left there would not follow virtual time. All seeds of a process
+// share a bubble, since the objects in a pool belong to it, and it gets slower with the objects
+// that pile up there.
 //
 //	make sim SEEDS=1000 SEED=1
 func TestSimulation(t *testing.T) {
@@ -94,14 +95,14 @@ func roomy(folder string) bool {
 // simulationSeeds is how many schedules a process of the simulation runs.
 const simulationSeeds = 20
 
-// simulationVariable says to a test program that it is a process of the simulation.
+// simulationVariable makes a test program a process of the simulation.
 const simulationVariable = "REJOIN_SIMULATION"
 
 func runInBubble(t *testing.T, n int, first uint64, run func(*testing.T, uint64) map[string]int) {
 	t.Helper()
 	beforeBubble()
 	total := map[string]int{}
-	// One bubble for all: what a pool keeps belongs to the bubble.
+	// One bubble for all: the objects in a pool belong to the bubble.
 	synctest.Test(t, func(t *testing.T) {
 		for i := range n {
 			for k, v := range run(t, first+uint64(i)) { //nolint:gosec // not negative
@@ -133,8 +134,8 @@ func simulate(t *testing.T, seed uint64) map[string]int {
 	return w.play()
 }
 
-// drawFaults makes a schedule shorter, and adds what only a network in memory, and a server
-// in this process, can suffer.
+// drawFaults makes a schedule shorter, and adds faults that only a network in memory, and a
+// server in this process, can suffer.
 func (sc *schedule) drawFaults() {
 	rng := rand.New(rand.NewPCG(sc.seed, 0x5e55107))
 	sc.steps = sc.steps[:len(sc.steps)/2]
@@ -171,8 +172,8 @@ func (sc *schedule) skew(process string) time.Duration {
 	return time.Duration(rand.New(rand.NewPCG(sc.seed, h.Sum64())).Int64N(int64(4*time.Hour))) - 2*time.Hour
 }
 
-// stall has a process' link to NATS stand still for a while, in one direction or, which is what
-// NATS sees of a process that is paused, in both.
+// stall has a process' link to NATS stand still for a while, in one direction or, as NATS sees
+// a process that is paused, in both.
 func (w *world) stall(st step) {
 	link := w.linkOf(st.which)
 	time.Sleep(time.Microsecond) // no connection is about to begin then
@@ -202,7 +203,7 @@ func (w *world) linkOf(which int) *simnet.Link {
 	return w.links[names[which%len(names)]]
 }
 
-// heal lets all links go on.
+// heal lets all links continue.
 func (w *world) heal() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -216,11 +217,11 @@ func (w *world) heal() {
 func (w *world) whileStopped(away time.Duration, change func(store string)) {
 	w.nats.Stop()
 	change(w.nats.Dir())
-	time.Sleep(away) // how long it is away
+	time.Sleep(away) // how long it is down
 	w.nats.Start()
 }
 
-// loseIndex takes the registry's bucket away, or puts an older copy of it back.
+// loseIndex removes the registry's bucket, or puts an older copy of it back.
 func (w *world) loseIndex(st step) {
 	const index = "KV_MCP_SESSIONS"
 	if _, err := os.Stat(folderOf(w.nats.Dir(), index)); err != nil {
@@ -244,8 +245,8 @@ func folderOf(store, stream string) string {
 	return filepath.Join(store, "jetstream", "$G", "streams", stream)
 }
 
-// tear damages a block of a partition that is not the newest, and notes which fences go with it:
-// JetStream has nothing left by which to refuse what follows an end.
+// tear damages a block of a partition that is not the newest, and notes which fences are lost
+// with it: JetStream cannot refuse messages after such an end any more.
 func (w *world) tear(st step) {
 	p := st.which % w.sc.settings.Partitions
 	before := w.truth.fences(w.ctx, p)
@@ -275,8 +276,8 @@ func (w *world) tear(st step) {
 	})
 }
 
-// beforeBubble begins what continues for as long as the process does: a goroutine that a bubble
-// began would have to end in it.
+// beforeBubble begins the goroutines that last as long as the process: one that a bubble began
+// would have to end in it.
 func beforeBubble() {
 	ats.Register()
 	here, there := net.Pipe()

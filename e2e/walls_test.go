@@ -25,12 +25,12 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// What a user may publish to, mayPublish says. The tests here try to get a message there in
-// the other ways that NATS has: as the answer to a request, by headers, by consumers, and
-// over the imports of an account.
+// mayPublish has the subjects that a user may publish to. The tests here try to get a
+// message there in the other ways that NATS has: as the answer to a request, by headers, by
+// consumers, and over the imports of an account.
 
-// mayRollUp says which users may replace the messages of a stream by one, by their first
-// letters: those of a stream with one writer.
+// mayRollUp has the users that may replace the messages of a stream by one, by their
+// first letters: those of a stream with one writer.
 var mayRollUp = map[string]string{"KV_MCP_CALLS": "b"}
 
 // answering are the subjects on which services answer. The value is a queue group: a
@@ -46,7 +46,7 @@ var stored = map[string]string{
 	"$KV.MCP_SESSIONS.x": "KV_MCP_SESSIONS", "$KV.MCP_LEASE.x": "KV_MCP_LEASE", "$KV.MCP_ATTACH.x": "KV_MCP_ATTACH", "$KV.MCP_CALLS.x": "KV_MCP_CALLS",
 }
 
-// streams are those of the log and the buckets, with what mayPublish has of their consumers.
+// streams are those of the log and the buckets, with the subjects of their consumers in mayPublish.
 var streams = map[string]string{
 	"MCP_0": "$JS.API.CONSUMER.CREATE.MCP_0.c.mcp.0.s.l.>", "KV_MCP_SESSIONS": "$JS.API.CONSUMER.CREATE.KV_MCP_SESSIONS.c",
 	"KV_MCP_LEASE": "$JS.API.CONSUMER.CREATE.KV_MCP_LEASE.c", "KV_MCP_ATTACH": "$JS.API.CONSUMER.CREATE.KV_MCP_ATTACH.c", "KV_MCP_CALLS": "$JS.API.CONSUMER.CREATE.KV_MCP_CALLS.c",
@@ -107,7 +107,7 @@ func startWalled(t *testing.T) *walled {
 	return w
 }
 
-// listen has the observer hear what comes to subjects.
+// listen has the observer receive the messages to subjects.
 func (w *walled) listen(which func(subject string) bool) {
 	w.t.Helper()
 	for subject := range mayPublish {
@@ -136,7 +136,7 @@ func (w *walled) settle() {
 		{"sse-edge", "mcp.rpc.open", ""},
 		{"sse-edge", "$JS.API.STREAM.INFO.MCP_0", ""},
 	} {
-		// A janitor whose lease was written over leaves what it was asked, and acts again.
+		// A janitor whose lease was written over drops the request, and acts again.
 		waittest.Until(w.t, ask.user+" is answered on "+ask.subject, func() bool {
 			_, err := w.as[ask.user].Request(ask.subject, []byte(ask.data), 5*time.Second)
 			return err == nil
@@ -145,8 +145,8 @@ func (w *walled) settle() {
 	must.NoError(w.t, w.observer.Flush())
 }
 
-// arrived returns what has come to a subject that is no request: answers are not, and
-// nothing that is published here is.
+// arrived returns the messages to a subject that are no requests: answers are none, and
+// messages published here are none.
 func (w *walled) arrived(subject string) (messages []*nats.Msg) {
 	for {
 		select {
@@ -160,7 +160,7 @@ func (w *walled) arrived(subject string) (messages []*nats.Msg) {
 	}
 }
 
-// expectNothing reports what has arrived where a user may not publish.
+// expectNothing reports the messages that have arrived where a user may not publish.
 func (w *walled) expectNothing(user, how string) {
 	w.t.Helper()
 	w.settle()
@@ -173,8 +173,8 @@ func (w *walled) expectNothing(user, how string) {
 	}
 }
 
-// tracedUser returns who published the message that a trace is about, or nothing. NATS sends
-// traces when it comes to that, also after it has answered what was asked later.
+// tracedUser returns the user that published the message of a trace, or "". NATS sends
+// traces some time later, also after its answers to later requests.
 func tracedUser(msg *nats.Msg) string {
 	var trace struct{ Events []struct{ Name string } }
 	if json.Unmarshal(msg.Data, &trace) != nil || len(trace.Events) == 0 {
@@ -183,8 +183,8 @@ func tracedUser(msg *nats.Msg) string {
 	return trace.Events[0].Name
 }
 
-// contents returns what the streams hold, the log's limits, and nothing that services write
-// by themselves.
+// contents returns how many messages the streams hold, by subject, without those that
+// services write by themselves.
 func (w *walled) contents() map[string]uint64 {
 	w.t.Helper()
 	all := map[string]uint64{}
@@ -208,13 +208,13 @@ func TestReplies_NoAnswerReachesAForeignSubject(t *testing.T) {
 	for _, user := range w.users {
 		for subject := range mayPublish {
 			_, answers := answering[subject]
-			// Of who is in the account of the log, JetStream itself answers to any subject.
+			// To users in the account of the log, JetStream itself answers on any subject.
 			if !may(mayPublish, user, subject) || !outside(user) && !answers {
 				continue
 			}
 			for reply := range mayPublish {
 				if inbox := strings.HasPrefix(reply, "_"); inbox && !outside(user) {
-					continue // that is what they are for
+					continue // they are for answers
 				}
 				must.NoError(t, w.as[user].PublishRequest(subject, reply, []byte(numbered(1))))
 			}
@@ -222,7 +222,7 @@ func TestReplies_NoAnswerReachesAForeignSubject(t *testing.T) {
 		w.expectNothing(user, "with an answer")
 	}
 	after := w.contents()
-	for what := range after { // events of those who may publish them
+	for what := range after { // events of users that may publish them
 		if strings.Contains(what, ".session.") || strings.HasSuffix(what, ".session") {
 			delete(after, what)
 		}
@@ -232,8 +232,8 @@ func TestReplies_NoAnswerReachesAForeignSubject(t *testing.T) {
 	}
 }
 
-// Who is outside has an account, out of which nothing gets but what it imports, and into
-// which nothing gets but answers.
+// A user outside has an account of its own: only messages to its imports leave it, and
+// only answers enter it.
 func TestImports_OnlyWhatIsExported(t *testing.T) {
 	t.Parallel()
 	w := startWalled(t)

@@ -1,5 +1,5 @@
-// Command nats stands in for the NATS command line where the tests run examples: it does
-// what nats request does with the flags --raw, --no-templates, --timeout and -H.
+// Command nats stands in for the NATS command line where the tests run examples: it works
+// as nats request with the flags --raw, --no-templates, --timeout and -H.
 package main
 
 import (

@@ -73,7 +73,7 @@ func add[T any](server *mcp.Server, name string, tool func(context.Context, *mcp
 	})
 }
 
-// asking adds a tool that asks its client questions at once, and answers with what the client said, after
+// asking adds a tool that asks its client questions at once, and answers with the client's answers, after
 // a while. The SDK asks clients of either era.
 func asking(server *mcp.Server, name string, wait time.Duration, keys ...string) {
 	add(server, name, func(ctx context.Context, req *mcp.CallToolRequest, _ file) (*mcp.CallToolResult, error) {

@@ -59,7 +59,7 @@ func count(ctx context.Context, req *mcp.CallToolRequest, args counting) (*mcp.C
 	return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}, nil, nil
 }
 
-// ask reports to the test, and returns once that lets it go on.
+// ask reports to the test, and returns once that lets it continue.
 func ask(what string, args counting, step int) error {
 	resp, err := http.PostForm(os.Args[1]+"/"+what, url.Values{
 		"call": {args.Call}, "gate": {args.Gate}, "step": {fmt.Sprint(step)}, "bridge": {os.Args[2]},
