@@ -272,7 +272,7 @@ func TestKubernetes_ReferencesExist(t *testing.T) {
 	}
 }
 
-// Which variables a program has, TestDocument_FlagTables compares with its --help.
+// TestDocument_FlagTables compares a program's variables with its --help.
 func TestKubernetes_VariablesAreOfThePrograms(t *testing.T) {
 	t.Parallel()
 	m := readManifests(t)

@@ -88,7 +88,7 @@ func read(service string, s *trace.Span) span {
 	return out
 }
 
-// of returns the spans of a trace that are there.
+// of returns the spans of a trace so far.
 func (c *collector) of(trace string) (found []span) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

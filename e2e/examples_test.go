@@ -203,7 +203,7 @@ func TestExamples_Publishing(t *testing.T) {
 				p.start()
 				succeeds(r)
 			}
-			arrives() // a 201 is the log's word, and the edge hears of it a moment later
+			arrives() // a 201 follows JetStream's acknowledgement, and the edge receives the event a moment later
 			if got := p.storedIn("demo", "main"); !slices.Equal(got, want) {
 				t.Errorf("stored are %d", got)
 			}

@@ -36,7 +36,7 @@ func (s *mcpSystem) edge(t testing.TB, addr string, args ...string) *program {
 
 const anyPort = "127.0.0.1:0"
 
-// host is where a program listens.
+// host is the address of a program.
 func (p *program) host() string { return strings.TrimPrefix(p.url, "http://") }
 
 // The connections of a client are cut between events and in the middle of one; then its

@@ -20,7 +20,7 @@ type did struct {
 }
 
 // Clients of each era before servers of each: they list and call tools, are asked while they wait for
-// a result, hear of progress and of changes.
+// a result, and receive progress and changes.
 func TestEras(t *testing.T) {
 	t.Parallel()
 	packages := npm(t)

@@ -17,7 +17,7 @@ import (
 	"rejoin/shared/sse"
 )
 
-// killedCall is a call, and what its client has received.
+// killedCall is a call, and the messages that its client has received.
 type killedCall struct {
 	k                *killing
 	name, gate       string

@@ -13,7 +13,7 @@ import (
 	"rejoin/shared/must"
 )
 
-// npmPackages is where the packages of a folder of testdata are.
+// npmPackages is the folder of the packages of a folder of testdata.
 type npmPackages struct{ dir string }
 
 var installing sync.Mutex
@@ -56,7 +56,7 @@ func installed(t testing.TB, folder string) npmPackages {
 	return packages
 }
 
-// path returns where a file of a package is.
+// path returns the path of a file of a package.
 func (p npmPackages) path(elem ...string) string {
 	return filepath.Join(append([]string{p.dir}, elem...)...)
 }

@@ -558,8 +558,8 @@ type cutImage struct {
 	counts map[string]int // gaps by reason and certainty, and other things that are no violations
 	odd    bool           // there were violations, or losses that should not be
 	lost   []uint64       // the first sequence of each partition that the image does not hold
-	// unheard is where the generation starts that the live program was in, if the image does
-	// not know it. Its IDs are all rolled back: where it started is not known any more.
+	// unheard is the start of the live program's generation, if the image does not know it.
+	// Its IDs are all rolled back: its start is not known any more.
 	unheard   []uint64
 	recreated []bool // partitions whose metadata was lost: NATS has forgotten the stream, and it was created again
 }

@@ -375,7 +375,7 @@ func TestPrivileges_Services(t *testing.T) {
 	waittest.Until(t, "the floor has passed all that was stored", func() bool { return state().FirstSeq > stored })
 	do(t, http.MethodPost, ingest.url+streamPath("work", "other"), numbered(53), "Content-Type", "application/json").got(t, http.StatusCreated)
 
-	// An end that its ingest did not live to finish is the janitor's.
+	// The janitor completes an end that a killed ingest has begun.
 	ingest.end(syscall.SIGKILL)
 	work.Life, work.Kind = lifeOf(t, nc, "work"), event.Seal
 	must.Value(nc.Request(work.String(), nil, waittest.Timeout))(t)

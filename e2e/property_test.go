@@ -195,8 +195,7 @@ func (w *world) do(st step) {
 	}
 }
 
-// finish brings everything up again, waits until every subscriber has caught up,
-// and checks.
+// finish starts everything again, waits until every subscriber has caught up, and checks.
 func (w *world) finish() {
 	w.settle()
 	w.checkMembers()
@@ -249,7 +248,7 @@ func (w *world) settle() {
 	w.allRead()
 }
 
-// complete waits until the truth knows all that is stored, and returns the partitions' last sequences.
+// complete waits until the truth has all stored entries, and returns the partitions' last sequences.
 func (w *world) complete() []uint64 {
 	ctx, cancel := w.bounded()
 	defer cancel()

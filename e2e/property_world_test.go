@@ -368,7 +368,7 @@ func (h *host) stop() {
 	}
 }
 
-// at returns where the service listens, and which life of it that is.
+// at returns the address of the service, and the name of its life.
 func (h *host) at() (addr, life string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -533,7 +533,7 @@ func (w *world) askIngest(method, path string, body []byte, headers http.Header)
 	return resp.StatusCode, answer, err
 }
 
-// closing is a close that somebody asked for.
+// closing is a close that was requested.
 type closing struct {
 	ended time.Time // zero until it was answered 204
 	last  uint64    // the partition's last sequence then; 0 when it is not known

@@ -30,7 +30,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// documentedProxies are how the proxies of docs/operations.md are run.
+// documentedProxies have the commands for the proxies of docs/operations.md.
 var documentedProxies = map[string]struct {
 	frame   string // %s is the documented text
 	program []string
@@ -44,8 +44,8 @@ var documentedProxies = map[string]struct {
 	"caddy": {"{\n\tadmin off\n\tauto_https off\n}\n%s", []string{"caddy", "run", "--adapter", "caddyfile", "--config"}},
 }
 
-// startDocumentedProxy runs a proxy as docs/operations.md has it before an edge, and returns where it
-// listens.
+// startDocumentedProxy runs a proxy as docs/operations.md has it before an edge, and returns its
+// address.
 func startDocumentedProxy(t *testing.T, name, edge string) (addr string) {
 	t.Helper()
 	blocks := operationsBlocks(t, name)

@@ -65,12 +65,12 @@ func (w *world) copyTo(what string, n int) string {
 	return to
 }
 
-// contents is all that a store held.
+// contents has all entries of a store.
 type contents struct {
 	*truth
 	last        []uint64   // by partition
 	births      []string   // the first generation of each partition
-	generations [][]string // all that a partition has had
+	generations [][]string // all of each partition
 }
 
 // read reads a copy of a store with a server of its own, or when folder is empty

@@ -114,8 +114,8 @@ func (w *world) publishEverywhere() map[place][]byte {
 	return stored
 }
 
-// finishLives brings everything up again, publishes to every stream once more,
-// waits until every subscriber has got that, and checks.
+// finishLives starts everything again, publishes to every stream once more, waits until
+// every subscriber has received that, and checks.
 func (w *world) finishLives() {
 	w.say("the end")
 	for _, p := range w.publishers {

@@ -36,7 +36,7 @@ func (f *follower) wants(e stored) bool {
 	return f.method == "" || json.Unmarshal(e.data, &m) == nil && m.Method == f.method
 }
 
-// record is all that was ever stored of a session.
+// record has all entries that were ever stored of a session.
 type record struct {
 	name    string
 	wanted  []stored          // the events that a follower asks for
@@ -110,7 +110,7 @@ func (r *record) hadEnded(e stored, held picture) bool {
 type progress struct {
 	ask       ask
 	at        uint64          // up to here everything was received, or reported as lost
-	had       uint64          // the farthest of at before it went back
+	had       uint64          // the farthest of at before it moved back
 	received  map[uint64]bool // after at
 	known     map[string]bool // the lives of which an event was received
 	missed    map[string]bool // those that had ended when their openings were passed
@@ -220,7 +220,7 @@ func (m *model) connect(r *receipt) {
 		if at.Added == at.Sequence || !changed && m.isAdding(number) {
 			continue
 		}
-		// Which sessions of the partition were behind is not known any more: all go back (docs/http.md).
+		// Which sessions of the partition were behind is not known any more: all move back (docs/http.md).
 		p.had = max(p.had, p.at)
 		p.goBackTo(at.Added, m.records[name])
 		m.misfit = true

@@ -228,7 +228,7 @@ type pictures struct {
 	wanted chan struct{}
 	begun  atomic.Int64
 
-	mu    sync.Mutex  // not held for long: virtual time stands still while somebody waits for it
+	mu    sync.Mutex  // not held for long: virtual time stands still while a goroutine waits for it
 	taken [][]picture // by partition
 }
 

@@ -87,7 +87,7 @@ func (sc *schedule) drawGroups() {
 	}
 }
 
-// finishGroups brings everything up again, waits until the followers have caught up, and checks.
+// finishGroups starts everything again, waits until the followers have caught up, and checks.
 func (w *world) finishGroups(all []*follower, pictures *pictures) {
 	w.settle()
 	w.complete()

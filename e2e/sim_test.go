@@ -240,7 +240,7 @@ func (w *world) loseIndex(st step) {
 	})
 }
 
-// folderOf is where a store has a JetStream stream.
+// folderOf returns the folder of a JetStream stream in a store.
 func folderOf(store, stream string) string {
 	return filepath.Join(store, "jetstream", "$G", "streams", stream)
 }

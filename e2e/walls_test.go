@@ -58,8 +58,8 @@ func may(table map[string]string, user, what string) bool {
 
 func outside(user string) bool { return slices.Contains(credentials.Outside, user) }
 
-// walled is NATS as it is deployed, with all services, and an observer in their account who
-// may do everything.
+// walled is NATS as it is deployed, with all services, and an observer in their account,
+// which may do everything.
 type walled struct {
 	*privileged
 	t        *testing.T
@@ -122,7 +122,7 @@ func (w *walled) listen(which func(subject string) bool) {
 
 func everything(string) bool { return true }
 
-// settle waits until all that was sent before has been answered.
+// settle waits until all earlier requests have been answered.
 func (w *walled) settle() {
 	w.t.Helper()
 	for _, nc := range w.as {

@@ -26,9 +26,9 @@ type Config struct {
 	// Data is the folder that holds everything. Default: ./data.
 	Data string `default:"./data" help:"Folder of the log; created if missing." placeholder:"FOLDER"`
 
-	// NATSAddr is where other programs reach the embedded NATS server. Default: 127.0.0.1:4222
-	// without access control. With it, nowhere; when an address is given, they need the key
-	// in the data folder.
+	// NATSAddr is the address of the embedded NATS server for other programs. Default:
+	// 127.0.0.1:4222 without access control. With it, none; when an address is given, they
+	// need the key in the data folder.
 	NATSAddr string `name:"nats-addr" help:"Address of the embedded NATS server; port 0 selects a free port. With --auth=jwt, clients need the key nats.nk in --data (default: 127.0.0.1:4222, none with --auth=jwt)." placeholder:"HOST:PORT"`
 
 	// MinFreeBytes is the free space below which the program does not start. Default: 256 MiB.
@@ -90,8 +90,8 @@ func (c Config) addrs() []addr {
 	}
 }
 
-// Check reports what would keep the program from starting, besides what Validate reports, a line for
-// each problem.
+// Check reports the problems that would keep the program from starting, besides those that Validate
+// reports, a line for each.
 func (c *Config) Check() error {
 	_, clientsErr := web.NewClients(c.Clients)
 	return errors.Join(c.Access.Check(), clientsErr, c.Edge.TLS.Check(), c.checkReach())

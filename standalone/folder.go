@@ -104,10 +104,9 @@ func (f *folder) writePID() error {
 	return nil
 }
 
-// close gives the folder back, and removes the process ID, which another process may have later.
-// It unlocks the file before it closes it: a process that is being
-// started at this moment has a copy of the descriptor until it runs its program, and with it
-// the lock.
+// close releases the folder, and removes the process ID, which another process may have later.
+// It unlocks the file before it closes it: a process that is being started at this moment has a
+// copy of the descriptor until it runs its program, and with it the lock.
 func (f *folder) close() {
 	if f.mine {
 		_ = f.lock.Truncate(0) // after a failure it is as after a kill

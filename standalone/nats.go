@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	// defaultNATSAddr is where the server listens without access control.
+	// defaultNATSAddr is the server's address without access control.
 	defaultNATSAddr = "127.0.0.1:4222"
 	// natsStart bounds the start of the embedded server, which reads its store first.
 	natsStart = 5 * time.Minute
-	// maxPayload is the largest message on NATS: a log may be told to take messages
-	// of 31 MiB, and headers come on top.
+	// maxPayload is the largest message on NATS: a log may be set to accept messages of
+	// 31 MiB, and headers come on top.
 	maxPayload = 32 << 20
 )
 
@@ -52,7 +52,7 @@ func startNATS(ctx context.Context, f *folder, addr string, guarded bool, syncIn
 		MaxPending: 2 * maxPayload,
 		JetStream:  true,
 		StoreDir:   f.path,
-		// The janitor deletes what it announced after twice as long.
+		// The janitor deletes announced entries after twice as long.
 		SyncInterval: syncInterval,
 		SyncAlways:   syncInterval == 0,
 		// No limit besides the log's own: JetStream would refuse every change of a

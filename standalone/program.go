@@ -21,7 +21,7 @@ import (
 	"rejoin/shared/web"
 )
 
-// program is what Run builds, from the ground up, and takes down again.
+// program has the parts that Run builds, from the ground up, and takes down again.
 //
 //	folder ◀── nats ◀─┬─ backend ◀── janitor ─┐ routes
 //	  lock     store  ├─ backend ◀── ingest ──┤
@@ -36,8 +36,9 @@ import (
 // has written VERSION and LOCK at most.
 //
 // Everything stops from the right to the left: the edge drains first, for 2 s instead of 20,
-// since somebody waits at a terminal; then the bridge ends, then ingest answers what it has, then
-// the janitor ends; the backends close, NATS stops, and the folder's lock is released last.
+// since somebody waits at a terminal; then the bridge ends, then ingest answers its pending
+// requests, then the janitor ends; the backends close, NATS stops, and the folder's lock is
+// released last.
 type program struct {
 	cfg      Config
 	env      daemon.Env
@@ -78,7 +79,7 @@ func Run(ctx context.Context, cfg Config, env daemon.Env) error {
 	return daemon.Run(ctx, cfg.Config, env, actors...)
 }
 
-// close undoes what build did, last one first.
+// close undoes the steps of build, last one first.
 func (p *program) close() {
 	for i := len(p.cleanups) - 1; i >= 0; i-- {
 		p.cleanups[i]()

@@ -189,7 +189,7 @@ func (l *Load) Established() (n int) {
 	return n
 }
 
-// Target is where clients connect.
+// Target is the server for clients.
 type Target struct {
 	Addr string // host:port
 	Path func(stream int) string

@@ -28,7 +28,7 @@ func SubjectOf(stream int) string {
 	return event.Subject{Partition: event.Partition(session, Partitions), Session: session, Stream: strconv.Itoa(stream)}.String()
 }
 
-// EventsPath is where an edge serves a stream.
+// EventsPath is the path of a stream at an edge.
 func EventsPath(stream int) string {
 	return "/v1/sessions/" + SessionOf(stream) + "/streams/" + strconv.Itoa(stream) + "/events"
 }

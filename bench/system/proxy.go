@@ -12,7 +12,7 @@ import (
 	"rejoin/deploy/proxy"
 )
 
-// StartProxy starts the proxy of deploy/ before edges, and returns where it listens.
+// StartProxy starts the proxy of deploy/ before edges, and returns its address.
 func StartProxy(ctx context.Context, p *Programs, edges []*Program) (addr string, stop func(), _ error) {
 	var addrs []string
 	for _, e := range edges {

@@ -4,7 +4,7 @@ import "rejoin/bench/load"
 
 // Server is something that broadcasts: Rejoin, a raw server, or a peer.
 type Server interface {
-	// Target is where clients connect.
+	// Target is its address for clients.
 	Target() load.Target
 	load.Sink
 	// Close ends it.

@@ -19,7 +19,7 @@ const (
 	StoredStreams   = 10_000
 	StoredPerStream = 100
 	StoredEvents    = StoredStreams * StoredPerStream
-	// StoredCursor is the number of the message that the cursors stand on: the 50th.
+	// StoredCursor is the number of the message that the cursors name: the 50th.
 	StoredCursor = 49
 	// StoredRecent is that of clients that were cut off a moment ago.
 	StoredRecent = 97

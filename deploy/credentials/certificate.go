@@ -43,7 +43,7 @@ func MakeCertificates(dir string) error {
 	return nil
 }
 
-// makeCertificate writes the key first, so that where there is a certificate its key is.
+// makeCertificate writes the key first, so that no certificate is without its key.
 func makeCertificate(file string, names []string) error {
 	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -79,12 +79,12 @@ type ordinary struct{ v1.Image }
 // ArtifactType returns "".
 func (ordinary) ArtifactType() (string, error) { return "", nil }
 
-// tag returns where an image belongs in its registry.
+// tag returns the reference of an image in its registry.
 func (r release) tag(i image) (name.Tag, error) {
 	return name.NewTag(r.registry + "/" + i.program + ":" + strings.TrimPrefix(r.version, "v"))
 }
 
-// A tagged index is an image for all platforms, and where it belongs.
+// A tagged index is an image for all platforms, with its reference.
 type tagged struct {
 	ref   name.Tag
 	index v1.ImageIndex

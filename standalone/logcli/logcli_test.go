@@ -135,7 +135,7 @@ func TestLimits_ShowAndChange(t *testing.T) {
 		t.Errorf("the settings are %+v", got)
 	}
 	p := s.b.Log.Partition("s")
-	state := s.trimmed(p, 2) // the newest event, and the trim that announced what was removed
+	state := s.trimmed(p, 2) // the newest event, and the trim that announced the removed ones
 	if state.First != 4 {
 		t.Errorf("%+v", state)
 	}
@@ -260,7 +260,7 @@ func TestErrors_OneSentence(t *testing.T) {
 	alone.want(1, "max-age: 1h → 2h\n", "the janitor says: the settings have changed meanwhile; 1 of 2 partitions are set: repeat the command to set the rest", "set", "--max-age=2h")
 }
 
-// NATS answers nothing, so somebody interrupts the command.
+// NATS answers nothing, so the user interrupts the command.
 func TestErrors_Interrupted(t *testing.T) {
 	srv := natstest.StartConfig(t, os.DevNull) // without JetStream
 	for _, args := range [][]string{{"show"}, {"set", "--max-age=2h"}} {

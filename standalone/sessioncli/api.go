@@ -23,7 +23,7 @@ const (
 	// silence is how long a server may be silent until that is reported: longer than the second
 	// that the janitor waits for edges when it does not know how many there are.
 	silence = 2 * time.Second
-	// pageSize is how many sessions are asked for at a time: the most that are given.
+	// pageSize is how many sessions a request asks for: the most that a response has.
 	pageSize = 1000
 	// maxAnswer bounds an answer, in bytes: a thousand sessions with 16 KiB of metadata, which escapes make six
 	// times as long, and members.
@@ -76,7 +76,7 @@ func (a *api) list(ctx context.Context, f ShowFlags, after string) (p page, err 
 	return p, err
 }
 
-// pathOf returns where a session is.
+// pathOf returns the path of a session.
 func pathOf(name remote.Session) string { return "/v1/sessions/" + url.PathEscape(string(name)) }
 
 // create creates a session, and prints its name.

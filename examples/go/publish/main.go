@@ -88,5 +88,5 @@ func tell(results <-chan *client.Result, out io.Writer) (err error) {
 	return err
 }
 
-// token is asked before each request. Where tokens end, it gets a new one.
+// token is called before each request. Where tokens expire, it gets a new one.
 func token(context.Context) (string, error) { return os.Getenv("REJOIN_TOKEN"), nil }

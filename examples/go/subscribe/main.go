@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// run returns when the stream is closed and everything in it was dealt with.
+// run returns when the stream is closed and all its events were processed.
 func run(ctx context.Context, session, stream, file string) error {
 	place, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -78,5 +78,5 @@ func save(file, place string) error {
 	return os.Rename(file+".new", file)
 }
 
-// token is asked before each connection. Where tokens end, it gets a new one.
+// token is called before each connection. Where tokens expire, it gets a new one.
 func token(context.Context) (string, error) { return os.Getenv("REJOIN_TOKEN"), nil }
