@@ -81,7 +81,7 @@ func TestAttack_TrimLost(t *testing.T) {
 		want   *procGap // nil: any, or the events
 	}{
 		"alone": {func(t *testing.T, p *proc) {
-			// A slow machine has one for some of the events, and another for the others.
+			// A slow machine has one trim for some of the events, and another for the others.
 			for _, trim := range p.trims() {
 				must.NoError(t, p.partition0().SecureDeleteMsg(t.Context(), trim))
 			}

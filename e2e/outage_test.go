@@ -54,7 +54,7 @@ func TestGoClient_NATSIsKilled(t *testing.T) {
 	tr.more(ctx, before)
 	s.nats.kill()
 	atKill := tr.stored.Load()
-	time.Sleep(*outage) // this outage is tested
+	time.Sleep(*outage) // the outage that is tested
 	// The publisher's buffer may have been stored before, and results that the writers have not looked at.
 	if n := tr.stored.Load() - atKill; n > 600+streams*(unseen+1) {
 		t.Errorf("%d messages were stored without NATS", n)

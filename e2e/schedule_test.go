@@ -63,7 +63,7 @@ type step struct {
 	which int           // a stream, subscriber, edge or session
 	n     int           // how many, or of what size
 	edge  int           // that a subscriber connects to
-	wait  time.Duration // how long a program is down
+	wait  time.Duration // how long a program or a link is down
 	flag  bool
 	pause time.Duration // after the step
 }

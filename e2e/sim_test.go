@@ -34,7 +34,7 @@ var seeds = flag.Int("seeds", 60/racetest.Slowdown, "schedules of the simulation
 // TestSimulation runs random schedules in virtual time: the real services, the real NATS server
 // and its clients, over a network in memory, in a bubble of testing/synctest. Nothing waits for
 // a clock or a slow machine there, so a schedule takes some tenths of a second, and every
-// failure is an error. A seed repeats the plan of faults; the printed history has the events.
+// failure is a defect. A seed repeats the plan of faults; the printed history has the events.
 //
 // It runs in processes of its own, [simulationSeeds] in each: pools of nats.go keep timers, and
 // one that another test has left there would not follow virtual time. All seeds of a process

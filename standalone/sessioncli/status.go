@@ -131,7 +131,7 @@ func (e edges) String() string {
 
 // limits are the fields of GET /v1/limits that status shows.
 type limits struct {
-	Partitions int // for which the answering janitor acts
+	Partitions int // of the janitor that answers
 	Version    string
 	Stored     uint64
 	LogBytes   int64
