@@ -13,11 +13,11 @@ import (
 )
 
 // backlog serves the reads of one partition for cursors below the window. A
-// few of them are read one by one, each with a filter of its own; when more wait,
+// few reads run one by one, each with a filter of its own; when more wait,
 // one scan of the partition serves them all, so that a storm of resumes costs about
-// as much as delivering the partition once. At most --log-reads reads and scans go
-// on at a time on an edge; one partition has one scan at a time. What is read and
-// not yet taken is bounded by budget.
+// as much as delivering the partition once. At most --log-reads reads and scans run
+// at a time on an edge; one partition has one scan at a time. budget bounds the bytes
+// that are read and not yet taken.
 //
 // docs/adr/0008 has the figures.
 type backlog struct {
@@ -30,7 +30,7 @@ type backlog struct {
 
 	mu      sync.Mutex
 	waiting []*logRead
-	busy    bool          // a dispatcher is at work
+	busy    bool          // a dispatcher runs
 	arrived chan struct{} // closed at the next arrival; nil without a waiter
 	work    sync.WaitGroup
 }
@@ -51,7 +51,7 @@ type logRead struct {
 const (
 	// scanFrom is how many readers make a scan cheaper than a read for each.
 	scanFrom = 4
-	// scanPause is how long a scan waits for readers to come back for more.
+	// scanPause is how long a scan waits for the next requests of its readers.
 	scanPause = 100 * time.Millisecond
 	// minScanBudget is the least that a scan may hold for its readers, in bytes.
 	minScanBudget = 4 << 20
@@ -111,8 +111,8 @@ func (b *backlog) newest(ctx context.Context, at window.Place, after, upTo uint6
 	return all, nil
 }
 
-// dispatch serves what waits, and ends when nothing does. While every slot is taken,
-// more readers come to share what is read next.
+// dispatch serves the waiting reads, and ends when none is left. While every slot is
+// taken, more reads arrive and share the next scan.
 func (b *backlog) dispatch() {
 	for {
 		b.slots <- struct{}{}
@@ -150,7 +150,7 @@ func (b *backlog) readOne(q *logRead) {
 	close(q.done)
 }
 
-// scan serves all that wait with one read of the partition.
+// scan serves all waiting reads with one read of the partition.
 func (b *backlog) scan() {
 	b.metrics.logScans.Inc()
 	ctx, cancel := context.WithTimeout(b.base, scanTimeout)
@@ -164,23 +164,23 @@ func (b *backlog) scan() {
 	s.finish(b.log.Scan(ctx, b.number, from, s.upTo, s.take))
 }
 
-// scanTimeout bounds a scan; its readers come again after it, and continue where it ended.
+// scanTimeout bounds a scan; its readers then ask again, and continue where it ended.
 const scanTimeout = time.Minute
 
 // logScan is one scan.
 type logScan struct {
 	backlog *backlog
 	ctx     context.Context //nolint:containedctx // the scan's
-	// byPlace holds the readers that are on board.
+	// byPlace holds the reads that the scan serves.
 	byPlace  map[window.Place][]*logRead
 	readers  int
 	position uint64
-	upTo     uint64 // the furthest that any of them goes
+	upTo     uint64 // the highest upTo of the reads
 	held     int    // bytes on pages that are not handed over yet
 }
 
-// join takes aboard those who wait and whose cursor the scan has not passed, and
-// returns the least of their cursors.
+// join adds the waiting reads whose cursors the scan has not passed, and returns the
+// lowest of their cursors.
 func (s *logScan) join(position uint64) (least uint64) {
 	b := s.backlog
 	b.mu.Lock()
@@ -256,8 +256,8 @@ func (s *logScan) hand(q *logRead) {
 	close(q.done)
 }
 
-// finish gives those that are still aboard what they have, once the scan has come to through, or has failed.
-// What it has read until then is good: else quiet streams would never get past what one scan can read in time.
+// finish hands the remaining reads their pages, once the scan has reached through, or has failed. The entries
+// read until then are good: else quiet streams would never get past the entries that one scan can read in time.
 func (s *logScan) finish(through uint64, err error) {
 	if err != nil {
 		through = s.position
@@ -272,8 +272,8 @@ func (s *logScan) finish(through uint64, err error) {
 	}
 }
 
-// pause gives everybody what they have so far, and waits a moment for them to come
-// back for more. Who takes longer gets the next scan.
+// pause hands over the pages read so far, and waits a moment for the next requests of
+// their readers. A request that takes longer is served by the next scan.
 func (s *logScan) pause() {
 	given := 0
 	for at, reads := range s.byPlace {
@@ -307,7 +307,7 @@ func (s *logScan) pause() {
 	}
 }
 
-// arrival returns a channel that is closed when the next reader comes.
+// arrival returns a channel that is closed when the next read arrives.
 func (b *backlog) arrival() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -59,7 +59,7 @@ func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
 // beforeNewest returns the sequence before the n newest events of the place; 0 when there are fewer.
 // Below the window, events of a flow that are announced as removed and not yet deleted count.
 func (r *Reader) beforeNewest(ctx context.Context, n int) (uint64, error) {
-	_ = r.part.tryCatchUp(ctx) // while the log does not answer, the newest that the window has will do
+	_ = r.part.tryCatchUp(ctx) // while the log does not answer, the window's newest events suffice
 	before, left, start := r.part.window.BeforeNewest(r.Chain, n)
 	if left == 0 || start <= 1 {
 		return before, nil
@@ -84,8 +84,8 @@ func (r *Reader) beforeNewest(ctx context.Context, n int) (uint64, error) {
 	return before, nil
 }
 
-// reportForgotten reports a gap, once, if the log has forgotten the life and its name has a later one: what
-// would say which events are missing has gone as well. It has to come after a page was read.
+// reportForgotten reports a gap, once, if the log has forgotten the life and its name has a later one: the
+// entries that would show which events are missing are deleted as well. The caller reads a page before.
 func (r *Reader) reportForgotten(ctx context.Context, s *Step) error {
 	newest, known := r.part.window.Session(r.Place.Session)
 	if r.toldForgotten || !known || r.Place.Life == "" || newest.Life == r.Place.Life {
@@ -99,7 +99,7 @@ func (r *Reader) reportForgotten(ctx context.Context, s *Step) error {
 	return err
 }
 
-// findEnd looks in the log whether a place ended of which the window has nothing: at its
+// findEnd asks the log whether a place of which the window holds nothing has ended: at its
 // end, at a final event, or with its life.
 func (r *Reader) findEnd(ctx context.Context) error {
 	var newest eventlog.Entry
@@ -124,7 +124,7 @@ func (r *Reader) findEnd(ctx context.Context) error {
 	return nil
 }
 
-// newest returns the newest entry of a subject, the zero Entry when there is none.
+// newest returns the newest entry of a subject; the zero Entry without one.
 func (r *Reader) newest(ctx context.Context, s event.Subject) (eventlog.Entry, error) {
 	e, err := r.part.of.Newest(ctx, s)
 	if errors.Is(err, eventlog.ErrNotFound) {
@@ -164,10 +164,10 @@ func (r *Reader) itemOf(e eventlog.Entry) window.Item {
 	return it
 }
 
-// skipBelow moves the cursor over what is removed of a page, which was read from the log below the window.
-// The error errOtherGeneration says that the page is of another generation than the window.
+// skipBelow moves the cursor over the removed events of a page, which was read from the log below the window.
+// The error errOtherGeneration means that the page is of another generation than the window.
 func (r *Reader) skipBelow(ctx context.Context, v window.View, page eventlog.Page, s *Step) error {
-	// Before the look: the floor may pass a clear once it has taken what the clear is about.
+	// Before the look: the floor may pass a clear once it has passed the cleared events.
 	if err := r.fetchClears(ctx, page); err != nil {
 		return err
 	}
@@ -193,8 +193,8 @@ func (r *Reader) skipBelow(ctx context.Context, v window.View, page eventlog.Pag
 	return nil
 }
 
-// fetchClears asks the log for the newest clear of the session and of each stream that a page has
-// events of; [Reader.cleared] has 0 where there is none.
+// fetchClears asks the log for the newest clear of the session and of each stream with events on a
+// page; [Reader.cleared] has 0 for one without a clear.
 func (r *Reader) fetchClears(ctx context.Context, page eventlog.Page) error {
 	if r.cleared == nil || r.Place.Stream == "" {
 		r.cleared = map[string]uint64{} // a flow's chain does not know its streams' markers
@@ -214,8 +214,8 @@ func (r *Reader) fetchClears(ctx context.Context, page eventlog.Page) error {
 	return nil
 }
 
-// skipCleared drops the events of a page that a clear took, before the janitor
-// announces that.
+// skipCleared drops the cleared events of a page before the janitor announces their
+// removal.
 func (r *Reader) skipCleared(v window.View, page eventlog.Page, s *Step) {
 	for _, e := range page.Entries {
 		for _, stream := range []string{"", e.Subject.Stream} {
@@ -223,7 +223,7 @@ func (r *Reader) skipCleared(v window.View, page eventlog.Page, s *Step) {
 				break
 			}
 			at := r.cleared[stream]
-			if r.Place.Stream != "" { // its chain knows of those that came since
+			if r.Place.Stream != "" { // its chain knows the later clears
 				stream, at = r.Place.Stream, max(at, v.ClearedAt)
 			}
 			if e.Sequence < at {

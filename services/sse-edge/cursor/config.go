@@ -34,7 +34,7 @@ type Config struct {
 	Patience time.Duration
 }
 
-// metrics count what the partitions of an edge do.
+// metrics are the counters of an edge's partitions.
 type metrics struct {
 	received, missed, rollbacks, logReads, logScans prometheus.Counter
 	skipped                                         *prometheus.CounterVec
@@ -43,7 +43,7 @@ type metrics struct {
 // clientKey is the key of a context's client.
 type clientKey struct{}
 
-// WithClient returns a context for what a client asks for, which counts in the client's share of the
+// WithClient returns a context for the requests of a client, which count in the client's share of the
 // requests that are answered with whole events, and of scans. Without a client there is no share.
 func WithClient(ctx context.Context, client string) context.Context {
 	return context.WithValue(ctx, clientKey{}, client)
@@ -55,7 +55,7 @@ func clientOf(ctx context.Context) string {
 	return client
 }
 
-// takeOne waits for a place in a pool for the client of a context. Then give has to be called.
+// takeOne waits for a slot of a pool for the client of a context. The caller has to call give.
 func takeOne(ctx context.Context, from *quota.Pool) (give func(), err error) {
 	client := clientOf(ctx)
 	if err := from.Wait(ctx, client, 1); err != nil {

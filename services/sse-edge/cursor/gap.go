@@ -10,8 +10,8 @@ const (
 	// ReasonUnknown: the ID cannot be read, or belongs to another stream, session or log; or the log has
 	// forgotten the life that is read, since the session's name has a later one: then it is not certain.
 	ReasonUnknown GapReason = "unknown"
-	// ReasonExpired: the events were older than the log retains, or the oldest of a full partition, or nothing
-	// says any more why they are gone.
+	// ReasonExpired: the events were older than the log retains, or the oldest of a full partition, or the log
+	// no longer has the reason of their removal.
 	ReasonExpired GapReason = "expired"
 	// ReasonTrimmed: the stream or session had too many events, bytes or open streams, or the session was closed
 	// for longer than --closed-grace.
@@ -32,16 +32,16 @@ func reasonOf(r eventlog.Reason) GapReason {
 	return ReasonExpired
 }
 
-// Gap is what a reader found missing.
+// Gap reports events that a reader found missing.
 type Gap struct {
 	Reason  GapReason
 	Certain bool
-	// Unchecked says that no janitor has checked the log yet: nothing may be missing, and a client that
-	// comes again later may hear that.
+	// Unchecked says that no janitor has checked the log yet: perhaps nothing is missing, and a client that
+	// resumes later may learn that.
 	Unchecked bool
-	// Session is set in a [Group], and ResumesAt, which is where its place continues.
+	// Session and ResumesAt, the event ID where its place continues, are set in a [Group].
 	Session, ResumesAt string
-	// Stream is whose events are missing; empty for a whole session's flow.
+	// Stream is the stream whose events are missing; empty for a whole session's flow.
 	Stream string
 	// Requested is the cursor that the missing events should have followed, as text.
 	Requested string

@@ -15,23 +15,23 @@ import (
 var ErrTooManySessions = errors.New("more sessions match than a connection may follow")
 
 // Group reads several places as one: the events of each partition in the order of the log. So one
-// position for each partition says what a client has of all of them.
+// position for each partition is the client's cursor for all of its places.
 //
 //	member: Reader ─┐
-//	member: Reader ─┼─▶ lane: what all of its members have come to ─┬─▶ Step
-//	member: Reader ─┘                                               │
-//	member: Reader ───▶ lane ───────────────────────────────────────┘
+//	member: Reader ─┼─▶ lane: the position its members have reached ─┬─▶ Step
+//	member: Reader ─┘                                                │
+//	member: Reader ───▶ lane ────────────────────────────────────────┘
 //
 // A member whose session ends stays: when the name is used again, its next life is followed, if
-// the client may read that. A Group is used by one goroutine at a time, except for Follows.
+// the client may read it. A Group is used by one goroutine at a time, except for Follows.
 type Group struct {
-	// Hold is asked before a step keeps an event of the window that is larger than the limit of a step, which
-	// counts already, as that of a [Reader], and Await when it says no: it has so many bytes count as soon as there
-	// is memory for them. Its errors pass.
+	// Hold is called before a step keeps an event of the window that is larger than the limit of a step, which
+	// counts already, like that of a [Reader]. When it returns false, Await is called: it counts so many bytes as
+	// soon as there is memory for them. Its errors pass.
 	Hold    func(bytes int) bool
 	Await   func(ctx context.Context, bytes int) error
 	cfg     GroupConfig
-	key     *window.Chain // that no window has
+	key     *window.Chain // of no window
 	members []*Member
 	lanes   []*lane // by ascending partition
 
@@ -40,17 +40,17 @@ type Group struct {
 
 	began   string        // the ID before the first event; empty before the first step
 	names   uint32        // checksum of the members
-	lives   uint32        // checksum of their lives, as far as the positions have come to them
+	lives   uint32        // checksum of the lives that the positions have reached
 	sent    []window.Item // finished frames of a step that a client did not take
-	gaps    []Gap         // that were not told yet
+	gaps    []Gap         // not reported yet
 	changes []Change      // likewise
 
-	counting sync.Mutex // guards what follows, and the Hold of cfg, among members that read at the same time
+	counting sync.Mutex // guards the fields below, and the Hold of cfg, among members that read at the same time
 	counted  int        // bytes of the log that count for members
 	short    shortage   // the last one
 }
 
-// shortage is how many bytes there was no memory for, and whose page they are: nil for the block of an event.
+// shortage is a number of bytes without memory, and the member of their page: nil for the block of an event.
 type shortage struct {
 	of    *Member
 	bytes int
@@ -73,22 +73,22 @@ type GroupConfig struct {
 	Others func(session string) bool
 	// Open returns the sessions that match, are open and may be read by the client, as far as that is
 	// known without a wait; see registryWithin. It may stop at MaxMembers+1. Errors pass. MaxMembers bounds
-	// what is followed, without what has ended. Both are for patterns.
+	// the members that have not ended. Both are for patterns.
 	Open       func(match func(session string) bool) ([]string, error)
 	MaxMembers int
 	// Show says which events are shown. Nil: all.
 	Show func(*window.Item) bool
 	// Frame returns the block of an event; id is the group's ID after it.
 	Frame func(id string, of *Member, it *window.Item) []byte
-	// Hold is asked to count so many bytes of the log, which members have read and no step has taken, instead of
-	// those before. If it says no, those before count. Await has so many count as soon as there is memory for
-	// them; nothing counts before. Its errors pass. Nil: nothing counts.
+	// Hold counts so many bytes of the log, which members have read and no step has taken, instead of the number
+	// before. If it returns false, the number before counts. Await counts so many as soon as there is memory for
+	// them; none count until then. Its errors pass. Nil: none count.
 	Hold  func(bytes int) bool
 	Await func(ctx context.Context, bytes int) error
-	// MaxHold is as how many bytes a page of the log or an event counts at most: what a client may always have
-	// besides the group, else a large event would never be sent. 0: as it is.
+	// MaxHold is the most bytes that a page of the log or an event counts: a client may always hold so many
+	// besides the group, else a large event would never be sent. 0: no limit.
 	MaxHold int
-	// Closed is called when the group is. Nil: nothing is.
+	// Closed is called when the group is closed. Nil: no call.
 	Closed func()
 }
 
@@ -103,7 +103,7 @@ type Follow struct {
 	Added bool
 }
 
-// limits returns those of a member's reads.
+// limits returns the limits of a member's reads.
 func (g *Group) limits() window.Limits {
 	n := max(len(g.members), 2) // a page of one of them and its last event are within the limit
 	return window.Limits{Events: max(g.cfg.Limit.Events/n, 8), Bytes: max(g.cfg.Limit.Bytes/n, 1)}
@@ -117,8 +117,8 @@ func (g *Group) authorize(ctx context.Context, session, life string) (string, bo
 	return g.cfg.Authorize(ctx, session, life)
 }
 
-// Next returns what follows the positions. An empty step means that there is nothing now. Errors
-// are those of the log, of Authorize and of Await.
+// Next returns the events, gaps and changes after the positions; an empty step when there are none now.
+// Errors are those of the log, of Authorize and of Await.
 func (g *Group) Next(ctx context.Context) (Step, error) {
 	for {
 		s, err := g.next(ctx)
@@ -138,7 +138,7 @@ func (g *Group) next(ctx context.Context) (Step, error) {
 		return s, nil
 	}
 	var failed error
-	var lanes []*lane // that may have something; the others were left with nothing
+	var lanes []*lane // with entries to read, perhaps; the others had none left
 	for _, l := range g.lanes {
 		if !l.dirty.Swap(false) {
 			continue
@@ -153,7 +153,7 @@ func (g *Group) next(ctx context.Context) (Step, error) {
 		}
 		lanes = append(lanes, l)
 	}
-	// Without memory it moves on all the same, or nothing would become free.
+	// Without memory the group moves on all the same, or no memory would become free.
 	if failed != nil && (g.untold() || g.fresh() && !errors.Is(failed, ErrNoMemory)) {
 		for _, l := range lanes {
 			l.dirty.Store(true)
@@ -166,7 +166,7 @@ func (g *Group) next(ctx context.Context) (Step, error) {
 	g.leave(lanes)
 	switch {
 	case !s.Empty() || failed == nil:
-	case errors.Is(failed, ErrTooManySessions): // the client receives that as the answer to its next request
+	case errors.Is(failed, ErrTooManySessions): // the client receives the error as the answer to its next request
 		for _, p := range g.patterns {
 			s.Changes = append(s.Changes, Change{window.Place{Session: p.text}, MemberFull})
 		}
@@ -179,9 +179,9 @@ func (g *Group) next(ctx context.Context) (Step, error) {
 	return s, nil //nolint:nilerr // it fails again
 }
 
-// take moves the positions over what the members have read, as much as a step may carry. The error is
-// [ErrNoMemory] if that is less for lack of memory: what members have read of the log is read again then, so that
-// it leaves room for the event of the window.
+// take moves the positions over the events that the members have read, as many as a step may carry. The error is
+// [ErrNoMemory] if a lack of memory makes them fewer: then the members read their events of the log again, so
+// that these leave room for the event of the window.
 func (g *Group) take(s *Step, lanes []*lane) (err error) {
 	for _, l := range lanes { // before any event, whose ID has the positions of all lanes
 		l.toFirst()
@@ -209,7 +209,7 @@ func (g *Group) take(s *Step, lanes []*lane) (err error) {
 			if !shown {
 				continue
 			}
-			if large && it.FromLog { // its block takes the memory that it had
+			if large && it.FromLog { // the block takes over the memory of the item
 				m.count()
 				g.Hold(len(it.Frame))
 			}
@@ -236,7 +236,7 @@ func (g *Group) take(s *Step, lanes []*lane) (err error) {
 	return err
 }
 
-// unreadLog has the members read again what they have read of the log.
+// unreadLog has the members read their events of the log again.
 func (g *Group) unreadLog() {
 	for _, m := range g.members {
 		if m.holdsLog() {
@@ -256,7 +256,7 @@ func (g *Group) awaitMemory(ctx context.Context) error {
 		return ErrNoMemory
 	}
 	if g.Hold != nil {
-		g.Hold(0) // what it has waited for before
+		g.Hold(0) // the bytes of an earlier wait
 	}
 	for _, m := range g.members {
 		m.counted = 0
@@ -270,7 +270,7 @@ func (g *Group) awaitMemory(ctx context.Context) error {
 }
 
 // hold counts so many bytes of the log for a member instead of those before, and reports whether there is memory
-// for them. A step's events, as they came and as frames, count with the group: so it moves on without memory.
+// for them. A step's events, as read and as frames, count with the group: so it moves on without memory.
 func (g *Group) hold(m *Member, bytes int) bool {
 	bytes = min(bytes, cmp.Or(g.cfg.MaxHold, bytes))
 	if g.cfg.Hold == nil || bytes == m.counted {
@@ -289,7 +289,7 @@ func (g *Group) hold(m *Member, bytes int) bool {
 	return ok
 }
 
-// note records what has become of a member: its gaps, its state, its share of the checksum.
+// note records a member's gaps, its new state, and its share of the checksum.
 func (g *Group) note(m *Member) {
 	for _, gap := range m.gaps {
 		gap.Session = m.name()
@@ -297,7 +297,7 @@ func (g *Group) note(m *Member) {
 	}
 	m.gaps = nil
 	if state := m.state(); state != m.State {
-		if m.of == nil || state == MemberOpen || m.State == MemberOpen { // else the client knows of none
+		if m.of == nil || state == MemberOpen || m.State == MemberOpen { // else the client does not know the member
 			g.changes = append(g.changes, Change{m.Place, state})
 		}
 		m.State = state
@@ -310,8 +310,8 @@ func (g *Group) note(m *Member) {
 	}
 }
 
-// sum has the checksum of lives say what a member's life is at its position, and reports whether it may be
-// part of that.
+// sum updates the checksum of lives to a member's life at its position, and reports whether the member may be
+// part of the checksum.
 func (g *Group) sum(m *Member) bool {
 	now := uint32(0)
 	readable := m.State != MemberUnknown && !m.refused
@@ -323,28 +323,28 @@ func (g *Group) sum(m *Member) bool {
 	return readable
 }
 
-// Quick is Next for the usual case, in which there is nothing; otherwise it says no and has changed
-// nothing.
+// Quick is Next for the usual case, in which there is nothing to read; otherwise it returns false and
+// changes nothing.
 func (g *Group) Quick(memory []window.Item) (Step, []window.Item, bool) {
 	return Step{}, memory, g.clean() && !slices.ContainsFunc(g.lanes, func(l *lane) bool { return l.dirty.Load() })
 }
 
-// clean reports whether everything that was read was told.
+// clean reports whether no frame, gap or change of a read is pending.
 func (g *Group) clean() bool { return len(g.sent) == 0 && len(g.gaps) == 0 && len(g.changes) == 0 }
 
-// untold reports whether a reader has gaps that it tells with what follows them, and an ID would hide.
+// untold reports whether a reader has gaps, which it reports with the next read, and which an ID would hide.
 func (g *Group) untold() bool {
 	return slices.ContainsFunc(g.members, func(m *Member) bool { return len(m.reader.Pending) > 0 })
 }
 
-// fresh reports whether some members of a client without an ID were not read yet: their position would name what
-// was removed before the client came.
+// fresh reports whether some members of a client without an ID were not read yet: their position would name
+// events that were removed before the client came.
 func (g *Group) fresh() bool {
 	return slices.ContainsFunc(g.members, func(m *Member) bool { return m.reader.Fresh && !m.refused })
 }
 
-// GoBack keeps what a client was not told of a step; see cut of delivery's outbox. The client may take its
-// time: what members have read of the window would keep whole segments of it, and is read again.
+// GoBack keeps the unsent items of a step; see cut of delivery's outbox. The client may take its time: items
+// that members have read of the window would keep whole segments of it, and are read again.
 func (g *Group) GoBack(s Step, told int) {
 	if told < len(s.Items) {
 		g.sent = slices.Clone(s.Items[told:])
@@ -356,8 +356,8 @@ func (g *Group) GoBack(s Step, told int) {
 	}
 }
 
-// Kept is how many bytes the group keeps of a step that a client was not told of; those of a step within the
-// limit count already.
+// Kept is how many bytes the group keeps of a step's unsent items; those of a step within the limit count
+// already.
 func (g *Group) Kept() (n int) {
 	for i := range g.sent {
 		n += len(g.sent[i].Frame)
@@ -385,7 +385,7 @@ func (g *Group) ID() string {
 }
 
 // CursorID returns the positions as an event ID, moved to the end of the windows where there is nothing
-// in between; empty while something has to be told first, or a client without an ID has yet to be read for.
+// in between; empty while a frame, gap or change is pending, or fresh members have yet to be read.
 func (g *Group) CursorID() string {
 	if !g.clean() || g.untold() || g.fresh() {
 		return ""
@@ -396,8 +396,8 @@ func (g *Group) CursorID() string {
 	return g.ID()
 }
 
-// Began returns the ID before the first event, or before the first read; empty while a client without an ID
-// has yet to be read for.
+// Began returns the ID before the first event, or before the first read; empty while fresh members have yet to
+// be read.
 func (g *Group) Began() string {
 	switch {
 	case g.fresh():
@@ -431,7 +431,7 @@ func (g *Group) At(session string) uint64 {
 	return 0
 }
 
-// Key is the group's own.
+// Key returns a key of this group alone.
 func (g *Group) Key() *window.Chain { return g.key }
 
 // Listen has changes wake a listener, until Close.
@@ -447,7 +447,7 @@ func (g *Group) Unlisten(window.Listener) {}
 // Release does nothing: a group keeps no memory of a step.
 func (g *Group) Release() {}
 
-// Close lets go of the windows.
+// Close releases the windows.
 func (g *Group) Close() {
 	for _, m := range g.members {
 		m.release()

@@ -36,7 +36,7 @@ type GroupPosition struct {
 const (
 	groupPrefix = "group_"
 	sumLen      = 7 // of a checksum, in base 36
-	// maxGroupIDLen bounds what ParseGroupID looks at.
+	// maxGroupIDLen bounds the texts that ParseGroupID reads.
 	maxGroupIDLen = 8 << 10
 )
 
@@ -88,7 +88,7 @@ func ParseGroupID(text string) (GroupID, error) {
 	return id, nil
 }
 
-// appendGroupSums appends what the text of a GroupID begins with.
+// appendGroupSums appends the beginning of the text of a GroupID.
 func appendGroupSums(b []byte, names, lives uint32) []byte {
 	b = append(b, groupPrefix...)
 	for _, sum := range [...]uint32{names, lives} {
@@ -113,7 +113,7 @@ func partitionTag(origin, generation string) string {
 	return event.TagParts{Origin: origin, Generation: generation, Stream: "="}.Tag()
 }
 
-// checksum is what a place adds to the checksums of a GroupID.
+// checksum returns the number that a place adds to a checksum of a GroupID.
 func checksum(fields ...string) uint32 {
 	h := sha256.New()
 	for _, f := range fields {

@@ -57,11 +57,11 @@ type groupOpener struct {
 	members []*Member
 	covered []bool             // which of members id covers
 	at      []uint64           // up to where
-	leftOut map[*pattern]*lane // the patterns of which sessions were left out, and where the first one was
+	leftOut map[*pattern]*lane // the patterns of which sessions were left out, each with the lane of the first
 }
 
-// openAll opens the readers of a group's members, and finds those of its patterns. Several wait for the
-// log at a time.
+// openAll opens the readers of a group's members, and finds the members of its patterns. Several wait for
+// the log at a time.
 func openAll(ctx context.Context, g *Group, from Start) error {
 	o := groupOpener{group: g, from: from, leftOut: map[*pattern]*lane{}}
 	if from.After != "" {
@@ -133,14 +133,14 @@ func openAll(ctx context.Context, g *Group, from Start) error {
 }
 
 // registryWithin is how long the registry's copy may take to know of a session: its record is stored after
-// the opening, and after a crash between the two the janitor stores it. What began or ended since is taken
-// from the log.
+// the opening, and after a crash between the two the janitor stores it. Sessions that began or ended since are
+// taken from the log.
 const registryWithin = 2 * time.Minute
 
 // findSessions makes members of the sessions that match the group's patterns and are open now, or, as
-// far as there is room, were at the client's position or began since. The window is looked at after
-// the registry, and has by then what that may know already: a session that has ended since is found by
-// its end.
+// far as there is room, were at the client's position or began since. The window is read after the
+// registry, and by then has each change that the registry may know: a session that has ended since is
+// found by its end.
 func (o *groupOpener) findSessions(ctx context.Context) error {
 	g := o.group
 	enter := func(l *lane, session string) {
@@ -186,12 +186,12 @@ func (o *groupOpener) findSessions(ctx context.Context) error {
 			return err
 		case !resumes:
 			after = since
-		case at.Tag != l.tag: // sequences may be others
+		case at.Tag != l.tag: // the sequences may be those of other entries
 			after = 0
 		}
 		changed[i], l.end, err = l.changedSince(ctx, min(after, since), before)
 		l.found = l.end
-		changed[i] = slices.DeleteFunc(changed[i], func(m window.SessionView) bool { // it is no news
+		changed[i] = slices.DeleteFunc(changed[i], func(m window.SessionView) bool { // the client knows or needs no such end
 			return m.End > 0 && (!resumes || m.End <= after)
 		})
 		if err == nil && g.cfg.Authorize != nil {
@@ -224,7 +224,7 @@ func (o *groupOpener) findSessions(ctx context.Context) error {
 // authorizeFound removes the members of patterns that the client may not read, or has read to their ends.
 func (o *groupOpener) authorizeFound() error {
 	g := o.group
-	for i, m := range o.members { // one that had ended at the client's position, or before it came, is no news
+	for i, m := range o.members { // a member that had ended at the client's position, or before it came, is not reported
 		if m.of == nil || m.over {
 			continue
 		}
@@ -263,7 +263,7 @@ func (o *groupOpener) cover() {
 	}
 	for _, l := range o.group.lanes {
 		if at := o.id.At[l.part.number]; at.Added < at.Sequence && (!whole || !slices.ContainsFunc(l.members, func(m *Member) bool { return m.added })) {
-			for i, m := range o.members { // it is not known any more which were behind
+			for i, m := range o.members { // the ID does not name the members that were behind
 				if m.lane == l {
 					o.at[i] = at.Added
 				}
@@ -322,8 +322,8 @@ func (o *groupOpener) cursorOf(i int, life string) string {
 
 // position is where in a partition's history a client's ID lies.
 type position struct {
-	origin, generation string          // one that is on no list for a generation that the log has lost
-	known              bool            // it is of this log
+	origin, generation string          // for a generation that the log has lost, one that is on no list
+	known              bool            // the position is of this log
 	look               *eventlog.State // see Start
 }
 
@@ -360,17 +360,17 @@ func (o *groupOpener) stayed(i int) bool {
 	return o.covered[i] && !m.over && !m.refused && m.opened <= o.at[i] && (m.life != "" || m.began())
 }
 
-// tellOfLives tells of sessions that may have been others at the client's position: names that are
-// used again, or are not any more. The checksum of lives says whether there may be any.
+// tellOfLives reports sessions that may have had another life at the client's position: names that are
+// used again, or not any more. The checksum of lives shows whether there may be any.
 //
-// The checksum is that of the lives that were open at the position. One that the client was let in to
-// since is not part of it.
+// The checksum is that of the lives that were open at the position. A life that the client was allowed to
+// read only later is not part of it.
 func (o *groupOpener) tellOfLives() {
 	if !o.resumes {
 		return
 	}
 	var sum uint32
-	others := false // there are members that may have been others
+	others := false // there are members that may have had another life
 	for i, m := range o.members {
 		switch {
 		case o.stayed(i):
@@ -393,7 +393,7 @@ func (o *groupOpener) tellOfLives() {
 			tell = func(i int) bool { return o.members[i].of == nil }
 		}
 	}
-	patterns := slices.Clone(o.group.patterns) // a session of theirs may have been another one, or be no more
+	patterns := slices.Clone(o.group.patterns) // a session of theirs may have had another life, or have none now
 	for i, m := range o.members {
 		of := slices.Index(patterns, m.place)
 		switch {
@@ -401,7 +401,7 @@ func (o *groupOpener) tellOfLives() {
 			continue
 		case m.place != nil && one < 0 && of >= 0:
 			patterns[of] = nil // once is enough
-		case m.place != nil || !tell(i) || len(m.gaps) > 0: // a gap of a life in between says as much
+		case m.place != nil || !tell(i) || len(m.gaps) > 0: // a gap of a life in between reports the same
 			continue
 		}
 		m.reader.Pending = append(m.reader.Pending, Gap{Reason: ReasonUnknown, Stream: m.Place.Stream, Requested: o.from.After})

@@ -13,13 +13,13 @@ import (
 	"rejoin/services/sse-edge/window"
 )
 
-// lane are the members of a group that lie in one partition. Its positions never pass what a member
-// has not read.
+// lane are the members of a group that lie in one partition. Its positions never pass an event that a
+// member has not read.
 type lane struct {
 	group    *Group
 	part     *Partition
 	members  []*Member
-	position uint64 // everything up to here was part of a step
+	position uint64 // all events up to here were part of a step
 	// added is the position of members that were added to a group, until it is that of all.
 	added       uint64
 	catchingUp  bool
@@ -27,9 +27,9 @@ type lane struct {
 	found       uint64    // see pattern
 	end         uint64    // of the window, before the last read
 	start       uint64    // where members begin that no ID covers
-	id          position  // of the ID that the client came with
+	id          position  // of the client's ID
 	rollbacks   int
-	origin, gen string // what tag was made of
+	origin, gen string // the parts of tag
 	tag         string // of the positions
 
 	dirty    atomic.Bool // there may be something to read
@@ -50,7 +50,7 @@ type ready struct {
 	of *Member
 }
 
-// read has the members read what follows. When the partition is rolled back meanwhile, they read again:
+// read has the members read the next events. When the partition is rolled back meanwhile, they read again:
 // a position is not named in a generation that some of them have not seen.
 func (l *lane) read(ctx context.Context, g *Group) error {
 	for {
@@ -67,9 +67,9 @@ func (l *lane) read(ctx context.Context, g *Group) error {
 	}
 }
 
-// readMembers has the members read that may have something, up to the group's limit of bytes. Those that
-// come after it, or for which there is no memory, put off what they have read, except the one whose event is
-// next: so a lane holds no more than that limit and one event, however many members it has.
+// readMembers has the members read that may have new events, up to the group's limit of bytes. Members beyond
+// the limit, or without memory, put off the events that they have read, except the member of the next event:
+// so a lane holds no more than that limit and one event, however many members it has.
 func (l *lane) readMembers(ctx context.Context, g *Group) error {
 	var held atomic.Int64
 	for _, m := range l.members {
@@ -116,7 +116,7 @@ func (l *lane) readMembers(ctx context.Context, g *Group) error {
 	if first.putOff = false; first.quick(g, l.end) {
 		return nil
 	}
-	if err = first.next(ctx, g, l.end); errors.Is(err, ErrNoMemory) { // perhaps there is without those after it
+	if err = first.next(ctx, g, l.end); errors.Is(err, ErrNoMemory) { // the other members' events may take it
 		for _, m := range l.members {
 			if m.holdsLog() {
 				m.unread()
@@ -129,12 +129,13 @@ func (l *lane) readMembers(ctx context.Context, g *Group) error {
 	return err
 }
 
-// goBack takes positions back to what a partition that was rolled back has in common with what it was.
+// goBack moves the positions back to common, the newest sequence that a rolled-back partition has in common with
+// its earlier state.
 func (l *lane) goBack(common uint64, rollbacks int) {
 	for _, m := range l.members {
 		m.goBack(common, rollbacks)
 		if at := l.positionOf(m); m.reader.Cursor > at {
-			m.reader.MoveTo(at) // it has read ahead of what the client has
+			m.reader.MoveTo(at) // the reader is ahead of the client
 		}
 	}
 	l.rollbacks = rollbacks
@@ -152,7 +153,7 @@ func (l *lane) retag(x window.Extent) {
 	}
 }
 
-// through returns up to where there is nothing but what some of the members have read.
+// through returns the sequence up to which the members that of selects have read all their events.
 func (l *lane) through(of func(*Member) bool) uint64 {
 	to := uint64(math.MaxUint64)
 	for _, m := range l.members {
@@ -163,21 +164,21 @@ func (l *lane) through(of func(*Member) bool) uint64 {
 	return to
 }
 
-// horizon is how far the positions may move. An edge that is behind the client's finds sessions from
-// before the position.
+// horizon is how far the positions may move. An edge that is behind the client's previous one finds sessions
+// from before the position.
 func (l *lane) horizon() uint64 {
-	if l.catchingUp { // of those that catch up alone
+	if l.catchingUp { // for the members that catch up alone
 		return max(l.added, min(l.position, l.found, l.through(func(m *Member) bool { return m.added })))
 	}
 	return max(l.position, min(l.found, l.through(func(*Member) bool { return true })))
 }
 
-// ready returns what may be sent now, in the order of the log.
+// ready returns the events that may be sent now, in the order of the log.
 func (l *lane) ready() []ready {
 	to := l.horizon()
 	var all []ready
 	for _, m := range l.members {
-		for _, it := range m.items { // of those that do not catch up, all lie after that
+		for _, it := range m.items { // of members that do not catch up, all lie after to
 			if it.Sequence > to {
 				break
 			}
@@ -188,7 +189,7 @@ func (l *lane) ready() []ready {
 	return all
 }
 
-// moveTo moves the position that is moved now.
+// moveTo moves added while members catch up, else position.
 func (l *lane) moveTo(sequence uint64) {
 	if l.catchingUp {
 		l.added = sequence
@@ -211,7 +212,7 @@ func (l *lane) toFirst() {
 	l.moveTo(to)
 }
 
-// positionOf returns the position that is a member's.
+// positionOf returns the position that applies to a member.
 func (l *lane) positionOf(m *Member) uint64 {
 	if l.catchingUp && m.added {
 		return l.added
@@ -219,7 +220,7 @@ func (l *lane) positionOf(m *Member) uint64 {
 	return l.position
 }
 
-// passOver moves the position over all that is ready, which was taken.
+// passOver moves the position over all ready events, which were taken.
 func (l *lane) passOver() {
 	l.moveTo(l.horizon())
 	if l.catchingUp && l.added >= l.position {
@@ -227,7 +228,7 @@ func (l *lane) passOver() {
 	}
 }
 
-// behind reports whether there is more to read, or to take, than was.
+// behind reports whether there are more events to read, or to take.
 func (l *lane) behind() bool {
 	return l.catchingUp || l.found < l.end || slices.ContainsFunc(l.members, func(m *Member) bool { return len(m.items) > 0 || m.through < l.end })
 }

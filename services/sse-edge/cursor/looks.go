@@ -13,10 +13,10 @@ import (
 )
 
 // looks lets readers that look at the partition's leader at about the same time share
-// one look. What was read before the look is judged by it, so a look serves only those who
-// came before it began: who comes while one is under way shares the next one. When it is
-// over, the window has come to the end of the log that it has shown: so the window knows
-// every trim of what was deleted before the look.
+// one look. It judges the pages that were read before it, so it serves only the readers
+// that asked before it began: a reader that asks during a look shares the next one. When a
+// look is over, the window has reached the end of the log that it has shown: so the window
+// knows every trim of the entries that were deleted before the look.
 type looks struct {
 	base   context.Context //nolint:containedctx // while the partition is followed: looks end with it
 	look   func(context.Context) (eventlog.State, error)
@@ -25,18 +25,18 @@ type looks struct {
 
 	mu   sync.Mutex
 	busy bool
-	next *look // of those who wait; nil without a waiter
+	next *look // of the waiting readers; nil without one
 }
 
 // look is one look at a partition's leader.
 type look struct {
 	state eventlog.State
 	err   error
-	done  chan struct{} // closed when state and err are there
+	done  chan struct{} // closed when state and err are set
 }
 
 // after returns the result of a look that begins after the call. Errors are those of the
-// log; errOtherGeneration says that the window is not of the log's generation.
+// log; errOtherGeneration means that the window is not of the log's generation.
 func (l *looks) after(ctx context.Context, x window.Extent) (eventlog.State, error) {
 	k := l.join()
 	select {
@@ -64,7 +64,7 @@ func (l *looks) join() *look {
 	return l.next
 }
 
-// run looks for as long as somebody waits.
+// run looks at the leader for as long as readers wait.
 func (l *looks) run() {
 	for {
 		l.mu.Lock()
@@ -84,15 +84,15 @@ func (l *looks) run() {
 	}
 }
 
-// awaitEvery is how often a look asks whether the window has come to its end: it mostly
-// has, or lacks the events of some milliseconds.
+// awaitEvery is how often a look asks whether the window has reached its end: the window
+// mostly has, or lacks the events of some milliseconds.
 const awaitEvery = 2 * time.Millisecond
 
 // lookTimeout bounds a look; its readers ask again after it.
 const lookTimeout = 10 * time.Second
 
-// awaitWindow waits until the window has come to the end of the log as a look has shown it. The error
-// errOtherGeneration says that the window is in another generation, and has not.
+// awaitWindow waits until the window has reached the end of the log that a look has shown. The error
+// errOtherGeneration means that the window is in another generation, and has not reached it.
 func (l *looks) awaitWindow(ctx context.Context, state eventlog.State) error {
 	for !l.window.Reached(state) {
 		if !natsconn.Pause(ctx, awaitEvery) {
@@ -120,8 +120,8 @@ func sameGeneration(log eventlog.State, x window.Extent) error {
 // of the log that finds another generation than the window's is discarded and repeated.
 var errOtherGeneration = fmt.Errorf("%w: the window is of an earlier generation", eventlog.ErrUnavailable)
 
-// errNoQuorum is returned when the log ends before what a reader or the window has, no generation says that
-// anything was lost, and another server may lead the partition by now.
+// errNoQuorum is returned when the log ends before an entry that a reader or the window has, no generation
+// reports a loss, and another server may lead the partition by now.
 var errNoQuorum = fmt.Errorf("%w: the leader of the partition has not heard from most of its servers", eventlog.ErrUnavailable)
 
 const (
@@ -131,10 +131,10 @@ const (
 	lagEvery = 50 * time.Millisecond
 )
 
-// lookUntil looks at a partition again while its log ends before a sequence that was in it, unless a generation says
-// that entries were lost. The leader of a cluster may store what most of its servers have later than another one does,
-// from which an edge, or a client's earlier one, has it already. state is what the first look has shown, and
-// the result what the last one has. Errors are those of look.
+// lookUntil looks at a partition again while its log ends before a sequence that was in it, unless a generation
+// reports that entries were lost. The leader of a cluster may store an entry that most of its servers have later than
+// another server does, from which an edge, or a client's previous one, has the entry already. state is the result of
+// the first look; lookUntil returns that of the last one. Errors are those of look.
 func lookUntil(ctx context.Context, state eventlog.State, sequence uint64, look func(context.Context) (eventlog.State, error)) (eventlog.State, error) {
 	generation := state.Generation()
 	for range lagLooks {
@@ -153,13 +153,13 @@ func lookUntil(ctx context.Context, state eventlog.State, sequence uint64, look 
 }
 
 const (
-	// generationWithin is how long a window of another generation is waited for: its tail
-	// starts again as soon as it may.
+	// generationWithin is how long readers wait for a window of another generation: its
+	// tail starts again as soon as it may.
 	generationWithin = 5 * time.Second
 	generationEvery  = 20 * time.Millisecond
 )
 
-// catchUp waits until the window has come to the end of the log, and returns the look that shows that end. Errors are
+// catchUp waits until the window has reached the end of the log, and returns the look that shows that end. Errors are
 // those of [looks.after].
 func (p *Partition) catchUp(ctx context.Context) (eventlog.State, error) {
 	for begun := time.Now(); ; {

@@ -10,40 +10,40 @@ import (
 type Member struct {
 	// Place is the session and the stream; an empty stream stands for all.
 	Place window.Place
-	// State is what the client was told.
+	// State is the state that was reported to the client.
 	State MemberState
 
 	// of is the pattern that found the member, nil for one that the client named. place is set in the
 	// member that stands for a pattern's position in a partition, and nil in those of sessions.
 	of, place *pattern
 	isNew     bool // it is named as one that is new to the client
-	over      bool // it is no member any more
+	over      bool // removed from the group
 
 	lane   *lane
 	reader *Reader
 	life   string // that was authorized, or refused
 	opened uint64 // the sequence of its opening; 0 when that certainly lies before the position
-	summed uint32 // what the group's checksum of lives has of it
+	summed uint32 // its share of the group's checksum of lives
 	// refused says that the session has no life yet, or one that the client may not read: the reader
 	// is there to listen.
 	refused bool
-	ended   bool   // the life has, after items
-	endedAt uint64 // where; 0 while it is not known to have ended
+	ended   bool   // the life has ended, after items
+	endedAt uint64 // the sequence of its end; 0 while none is known
 	// added says that the member was added to a group, and is behind it.
 	added   bool
 	items   []window.Item // read, and not part of a step yet
-	through uint64        // up to where there is nothing but items
-	// putOff says that what follows through was read, and is too much to be held: it is read again when
-	// nothing comes before it.
+	through uint64        // up to here the place has no new events but items
+	// putOff says that the events after through were read, and are too many to hold: they are read again when
+	// no others come before them.
 	putOff  bool
 	gaps    []Gap // that were found
 	counted int   // bytes of the log that count for it; see hold
 }
 
-// Tags make the event IDs of the place, in the generation of what was read last.
+// Tags make the event IDs of the place, in the generation of the last read.
 func (m *Member) Tags() Tagger { return m.reader.Tags }
 
-// name returns what the client calls the member.
+// name returns the client's name of the member.
 func (m *Member) name() string {
 	if m.place != nil {
 		return m.place.text
@@ -80,7 +80,7 @@ func (m *Member) lifeSum() uint32 {
 	return checksum("life", m.Place.Session, m.Place.Stream, m.life)
 }
 
-// follow reads a life from now on. One that is refused, or none yet, is watched.
+// follow reads a life from now on. It watches a life that is refused, or that has yet to begin.
 func (m *Member) follow(ctx context.Context, life string, authorized bool, from Start, limit window.Limits) error {
 	at := m.Place
 	at.Life, from.seeksEnd = life, authorized // the client may know an end that the window does not
@@ -98,7 +98,7 @@ func (m *Member) follow(ctx context.Context, life string, authorized bool, from 
 	switch {
 	case m.reader == nil && authorized && r.skipsLifeSinceID():
 		m.gaps = append(m.gaps, r.missed(m.Place.Stream))
-	case m.reader != nil: // what it has not reported is reported now
+	case m.reader != nil: // its pending gaps are reported now
 		if m.skipsLifeBefore(r.Place.Life, authorized) {
 			m.reader.Pending = append(m.reader.Pending, m.reader.gap(ReasonUnknown, false, m.Place.Stream))
 		}
@@ -108,14 +108,14 @@ func (m *Member) follow(ctx context.Context, life string, authorized bool, from 
 		}
 	}
 	m.release()
-	r.Hold = func(bytes int) bool { return m.lane.group.hold(m, 2*bytes) } // as they came, and as frames
+	r.Hold = func(bytes int) bool { return m.lane.group.hold(m, 2*bytes) } // as read, and as frames
 	m.reader, m.life, m.refused, m.ended, m.through, m.opened = r, r.Place.Life, !authorized, r.Finished(), r.Cursor, opened
 	r.Listen(m.lane)
 	m.lane.dirty.Store(true) // it may have changed before
 	return nil
 }
 
-// release lets go of the reader.
+// release closes the reader.
 func (m *Member) release() {
 	if m.reader != nil {
 		m.reader.Unlisten(m.lane)
@@ -124,7 +124,7 @@ func (m *Member) release() {
 	}
 }
 
-// newLife returns the newest life of the session's name, if it is not the one that the member has.
+// newLife returns the newest life of the session's name, if it is not the member's.
 func (m *Member) newLife() (life string, there bool) {
 	life, known := m.lane.part.Life(m.Place.Session)
 	return life, known && life != m.life && (m.ended || m.refused)
@@ -141,8 +141,8 @@ func (m *Member) skipsLifeBefore(next string, authorized bool) bool {
 	return newest.Life == next && newest.Before != "" && newest.Before != m.life
 }
 
-// mayRead reports whether the client may read the life. The newest opening says so in the order of the log;
-// known is false where the window does not have that.
+// mayRead reports whether the client may read the life. The newest opening decides, in the order of the log;
+// known is false when the window does not have it.
 func (m *Member) mayRead(g *Group) (may, known bool) {
 	newest, seen := m.lane.part.window.Session(m.Place.Session)
 	if g.cfg.Uses == nil || !seen || newest.Owner == "" || newest.Life != m.life {
@@ -171,7 +171,7 @@ func (m *Member) letIn(g *Group) bool {
 	return may
 }
 
-// quick reads without a wait, and reports whether that was enough; end is the window's before it.
+// quick reads without a wait, and reports whether that was enough; end is the window's end before the read.
 func (m *Member) quick(g *Group, end uint64) bool {
 	if m.out(g) {
 		m.refused, m.items = true, nil
@@ -195,8 +195,8 @@ func (m *Member) quick(g *Group, end uint64) bool {
 }
 
 // next reads from the log, or begins with the newest life of the name: another one, or the one that was
-// refused. Until it is known whether the client may read that, through lies before it, and the lane stands
-// still.
+// refused. Until it is known whether the client may read that life, through lies before it, and the lane
+// does not move.
 func (m *Member) next(ctx context.Context, g *Group, end uint64) error {
 	life, there := m.newLife()
 	if !there && !m.refused {
@@ -207,7 +207,7 @@ func (m *Member) next(ctx context.Context, g *Group, end uint64) error {
 		m.found(s)
 		return nil
 	}
-	if m.of != nil || !there { // it was let in, and may be out again by now
+	if m.of != nil || !there { // the client may have lost the right to read by now
 		life = ""
 	}
 	life, ok, err := m.lane.authorize(ctx, m.Place.Session, life)
@@ -223,24 +223,24 @@ func (m *Member) next(ctx context.Context, g *Group, end uint64) error {
 	return nil
 }
 
-// found takes what was read.
+// found takes the step of a read.
 func (m *Member) found(s Step) {
 	r := m.reader
 	m.items, m.ended, m.through = s.Items, s.Ended, r.Cursor
-	r.Release() // it makes room of its own for the next ones
+	r.Release() // the next read makes a slice of its own
 	for _, gap := range s.Gaps {
 		gap.ResumesAt = r.ID(r.ResumesAt(s))
 		m.gaps = append(m.gaps, gap)
 	}
 	newest, known := m.lane.part.window.Session(m.Place.Session)
-	if r.Place.Life != m.life { // it had none yet
+	if r.Place.Life != m.life { // the member had none yet
 		m.life, m.opened = r.Place.Life, newest.Began
 	}
 	another := known && newest.Life != m.life && r.HasEnd() // which a reader below the window does not see
 	_, there := m.newLife()
 	switch {
 	case there || another && newest.Began == 0:
-		// What follows is the new life's, and where that begins is read next.
+		// The entries after these are the new life's; the next read is of its beginning.
 		m.through = m.lane.positionOf(m)
 		if n := len(m.items); n > 0 {
 			m.through = m.items[n-1].Sequence
@@ -251,7 +251,7 @@ func (m *Member) found(s Step) {
 	}
 }
 
-// bytes is how much is read and not part of a step yet.
+// bytes is the size of the events that are read and not part of a step yet.
 func (m *Member) bytes() (n int) {
 	for i := range m.items {
 		n += len(m.items[i].Frame)
@@ -259,10 +259,10 @@ func (m *Member) bytes() (n int) {
 	return n
 }
 
-// holdsLog reports whether there is something read that is in no window.
+// holdsLog reports whether the member holds events that are in no window.
 func (m *Member) holdsLog() bool { return len(m.items) > 0 && m.items[0].FromLog }
 
-// unread has the reader read again what was not part of a step.
+// unread has the reader read the events again that were not part of a step.
 func (m *Member) unread() {
 	if len(m.items) > 0 {
 		m.through = m.items[0].Sequence - 1
@@ -272,7 +272,7 @@ func (m *Member) unread() {
 	}
 }
 
-// count has those of the member's events count that are in no window.
+// count counts the member's events that are in no window.
 func (m *Member) count() {
 	n := 0
 	if m.holdsLog() {
@@ -281,8 +281,8 @@ func (m *Member) count() {
 	m.lane.group.hold(m, n)
 }
 
-// goBack has the reader read again what was not part of a step: the partition was rolled back. The reader
-// finds out itself how far, unless it was opened since.
+// goBack has the reader read the events again that were not part of a step: the partition was rolled back. The
+// reader finds out itself how far, unless it was opened since.
 func (m *Member) goBack(common uint64, rollbacks int) {
 	m.unread()
 	m.putOff = false

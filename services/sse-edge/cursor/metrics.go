@@ -6,7 +6,7 @@ import (
 	"rejoin/shared/metric"
 )
 
-// newMetrics registers what the partitions of an edge count. It asks parts at each scrape.
+// newMetrics registers the metrics of an edge's partitions. It calls parts at each scrape.
 func newMetrics(reg prometheus.Registerer, parts func() []*Partition) *metrics {
 	counter := func(name, help string) prometheus.Counter { return metric.Counter(reg, "rejoin_edge_"+name, help) }
 	gauge := func(name, help string, value func(*Partition) float64) {

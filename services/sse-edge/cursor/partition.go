@@ -34,7 +34,7 @@ type Partition struct {
 	backlog  backlog
 	patience patience
 	unsure   atomic.Bool                    // the tail has found that the log may not end where its leader says
-	tailed   atomic.Pointer[eventlog.State] // when the tail last began; nil before it has
+	tailed   atomic.Pointer[eventlog.State] // the state when the tail last began; nil before the first time
 	metrics  *metrics
 	// again has the tail begin again.
 	again    chan struct{}
@@ -70,7 +70,7 @@ func (p *Partition) readyAgain(ctx context.Context) error {
 // hasCaughtUp reports whether the partition is followed and the window has caught up.
 func (p *Partition) hasCaughtUp() bool { return p != nil && p.window.Extent().CaughtUp }
 
-// watch lets frames carry a generation that was begun while the tail went on, or has the tail begin
+// watch lets frames carry a generation that was begun while the tail runs, or has the tail begin
 // again if the partition was rolled back: in a cluster its server is not always the one that the edge
 // is connected to.
 func (p *Partition) watch() {
@@ -125,7 +125,7 @@ func (p *Partition) handle(e eventlog.Entry, missed uint64) {
 	}
 }
 
-// Stats returns what the window holds, and how far it goes.
+// Stats returns the size and the extent of the window.
 func (p *Partition) Stats() window.Stats { return p.window.Stats() }
 
 // Life returns the newest life of a session that the window knows of.
@@ -137,15 +137,15 @@ func (p *Partition) Life(session string) (life string, ok bool) {
 // life is the newest life of a session's name, and how that is known.
 type life struct {
 	token string
-	found bool   // the log says so
+	found bool   // the log has named it
 	began uint64 // the sequence of its first opening, or, if that is unknown, of a later one; 0: of none
 }
 
 // lifeAt returns the life of a session that has a token, or the newest one if token is empty; a session of which the log
-// holds nothing has none. The log is asked where the window does not know, is behind a position, or knows another life:
+// holds nothing has none. The log is asked when the window knows no life, is behind a position, or knows another life:
 // that would count as the later one. Errors are those of the log.
 func (p *Partition) lifeAt(ctx context.Context, session, token string, position uint64) (*life, error) {
-	behind := p.isBehind(position) // asked first: what comes in between may be the opening of a later life
+	behind := p.isBehind(position) // asked first: an entry in between may be the opening of a later life
 	known, ok, whole := p.window.LifeOf(session)
 	if sure := token == "" && (ok || whole) || token != "" && (!ok || known == token); sure && !behind {
 		return &life{token: cmp.Or(token, known)}, nil
@@ -157,7 +157,7 @@ func (p *Partition) lifeAt(ctx context.Context, session, token string, position 
 	return &of, err
 }
 
-// fetchLife asks the log.
+// fetchLife asks the log for the newest life of a name.
 func (p *Partition) fetchLife(ctx context.Context, name string) (life, error) {
 	o, err := p.log.Opening(ctx, name)
 	if err == nil {
@@ -178,9 +178,9 @@ func (p *Partition) fetchLife(ctx context.Context, name string) (life, error) {
 	return life{token: of, found: err == nil}, err
 }
 
-// lookAfterJump has the partition looked at if the window has holes: the earlier it is, the less has been removed since
-// that the window still holds. The tail calls it after a jump, and when it has caught up. One look is under way at a
-// time; a jump meanwhile has another one follow.
+// lookAfterJump starts a look at the partition if the window has holes: the earlier the look, the fewer of the window's
+// events have been removed since the jump. The tail calls it after a jump, and when it has caught up. One look is under
+// way at a time; a jump meanwhile causes another one.
 func (p *Partition) lookAfterJump() {
 	x := p.window.Extent()
 	if !x.CaughtUp || x.JumpEnd <= 1 || p.jumpLook.Load().follows(x) || p.looking.Swap(true) {
@@ -198,8 +198,8 @@ func (p *Partition) lookAfterJump() {
 	})
 }
 
-// start says where the tail begins: with a backfill the first time, and later on
-// after the window's end, if the log still is what the window shows.
+// start returns the sequence after which the tail begins: with a backfill the first time,
+// and later on after the window's end, if the log still matches the window.
 func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, error) {
 	after, start := p.backfillFrom(state)
 	before := p.tailed.Load()
@@ -247,9 +247,9 @@ func (p *Partition) noteBegin() {
 	p.begun.Store(&now)
 }
 
-// compare tells whether the log, of which the window has seen another state before,
-// continues after the window, and if it does not, the newest sequence that both have
-// in common as far as that is known.
+// compare reports whether the log, which the window has seen in an earlier state,
+// continues after the window. If it does not, common is the newest sequence that both
+// have in common, as far as that is known.
 func (p *Partition) compare(ctx context.Context, before, state eventlog.State, end uint64) (common uint64, same bool, err error) {
 	if state.Origin != before.Origin {
 		return 0, false, nil
@@ -263,7 +263,7 @@ func (p *Partition) compare(ctx context.Context, before, state eventlog.State, e
 		}
 		return common, false, nil
 	}
-	// A generation that begins before the end may only be heard of late: then what came since is there.
+	// The edge may learn late of a generation that begins before the end: then the later entries exist.
 	for _, en := range slices.Backward(p.window.Newest()) {
 		if en.Sequence <= fork && fork < end {
 			break
@@ -295,8 +295,8 @@ func (p *Partition) at(ctx context.Context, sequence uint64) (eventlog.Entry, er
 	return p.log.At(ctx, p.number, sequence)
 }
 
-// backfillFrom returns the sequence to begin after so that what follows fits into
-// the window, and where the window then starts.
+// backfillFrom returns the sequence to begin after so that the later entries fit into
+// the window, and the start of the window.
 func (p *Partition) backfillFrom(state eventlog.State) (after, start uint64) {
 	if state.Entries == 0 {
 		return state.Last, 1
@@ -304,7 +304,7 @@ func (p *Partition) backfillFrom(state eventlog.State) (after, start uint64) {
 	if state.Bytes <= uint64(p.of.backfill) { //nolint:gosec // a positive number of bytes
 		return state.First - 1, 1
 	}
-	// Sequences are spread evenly enough for a start; what is too much is evicted.
+	// Sequences are spread evenly enough for a start; the excess is evicted.
 	span := state.Last - state.First + 1
 	after = state.Last - uint64(float64(span)*float64(p.of.backfill)/float64(state.Bytes))
 	return max(after, state.First-1), max(after, state.First-1) + 1
@@ -322,14 +322,14 @@ type jumpLook struct {
 	state     eventlog.State
 }
 
-// follows reports whether there is a look, and none is newer than the last jump.
+// follows reports whether there is a look, and it followed the last jump.
 func (b *jumpLook) follows(x window.Extent) bool {
 	return b != nil && b.jumpEnd == x.JumpEnd && b.rollbacks == x.Rollbacks
 }
 
 // afterJump returns a look at the partition's leader that followed the newest jump that x
-// shows. What the tail missed there was announced before it, so a view of the window that
-// has come to the look's end has all of it. Errors are those of [looks.after].
+// shows. The removals that the tail missed there were announced before it, so a view of the
+// window that has reached the look's end has all announcements. Errors are those of [looks.after].
 func (p *Partition) afterJump(ctx context.Context, x window.Extent) (eventlog.State, error) {
 	if b := p.jumpLook.Load(); b.follows(x) {
 		return b.state, nil
@@ -351,11 +351,11 @@ type patience struct {
 	mu         sync.Mutex
 	generation string    // that is not checked; empty when it is
 	leader     string    // likewise
-	since      time.Time // when it was missed first
+	since      time.Time // when the check was missed first
 }
 
-// observe takes in what was seen of the partition, and reports whether the wait is over: it was checked, or that has
-// been missed for too long.
+// observe takes a state of the partition, and reports whether the wait is over: the partition was checked, or has been
+// unchecked for too long.
 func (p *patience) observe(state eventlog.State) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

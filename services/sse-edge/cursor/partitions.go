@@ -1,7 +1,7 @@
 // Package cursor reads streams of the log for clients. [Partitions.Open] turns an event ID into the
-// cursor of a [Reader], whose Quick and Next return what follows it in steps: from the window, or from
-// the log where the cursor lies below it. Each step is complete, or says with a [Gap] what is missing.
-// A [Partition] follows its part of the log and fills the window.
+// cursor of a [Reader], whose Quick and Next return the events after it in steps: from the window, or
+// from the log where the cursor lies below the window. Each step is complete, or reports missing events
+// with a [Gap]. A [Partition] follows its part of the log and fills the window.
 package cursor
 
 import (
@@ -18,12 +18,12 @@ import (
 	"rejoin/shared/quota"
 )
 
-// Partitions are those of the log that have readers, or had some lately, each with its window. It is
+// Partitions are the log's partitions that have readers, or had some lately, each with its window. It is
 // safe for concurrent use.
 //
 //	acquire ─▶ followed, with n readers ◀─▶ followed, without ── Linger ──▶ not followed
 //
-// One that is followed again begins with nothing: what was known of it may not hold any more.
+// A partition that is followed again begins empty: earlier knowledge of it may not hold any more.
 type Partitions struct {
 	cfg           Config
 	log           *eventlog.Log
@@ -31,7 +31,7 @@ type Partitions struct {
 	backfill      int                    // bytes of a partition
 	reads         chan struct{}          // a token for each read below the windows, of all partitions
 	wholeEvents   *quota.Pool            // a slot for each request that is answered with a whole event, by client
-	compares      *quota.Pool            // likewise, for one that a tail waits for, and not behind clients
+	compares      *quota.Pool            // likewise, for a request of a tail, which does not wait for clients
 	scans         *quota.Pool            // a slot for each read of a session's trims, of openings and ends, or of newest events, by client
 	backfillSlots eventlog.BackfillSlots // for a backfill each
 	ctx           context.Context        //nolint:containedctx // of the tails
@@ -131,7 +131,7 @@ func (p *Partition) follow() {
 	p.looks.work.Wait()
 }
 
-// release ends what [Partitions.acquire] began.
+// release gives up one use of the partition that [Partitions.acquire] returned.
 func (p *Partition) release() {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
@@ -169,7 +169,7 @@ func (ps *Partitions) Life(ctx context.Context, session string) (life string, ok
 	return life, ok, nil
 }
 
-// CatchUp waits until the window of a session has come to the end that the log has now. Errors are those of
+// CatchUp waits until the window of a session has reached the present end of the log. Errors are those of
 // [Partitions.Life] and of the log.
 func (ps *Partitions) CatchUp(ctx context.Context, session string) error {
 	p := ps.acquire(ps.log.Partition(session))
@@ -188,8 +188,8 @@ func (ps *Partitions) Of(session string) *Partition {
 	return ps.followed[ps.log.Partition(session)]
 }
 
-// fewPartitions is among how many partitions [Partitions.Near] chooses at least, so that what is
-// stored does not all come to one.
+// fewPartitions is among how many partitions [Partitions.Near] chooses at least, so that not all new
+// sessions are stored in one.
 const fewPartitions = 4
 
 // Near returns a name of a new session, made by a function, if possible in a partition that the edge

@@ -14,8 +14,8 @@ import (
 
 // pattern stands for the sessions whose names begin with prefix. A group with patterns has a lane for
 // each partition, and there a member for each pattern besides those of the sessions: its reader has a
-// name that no session has. So a lane without a session has a position, and what is true of all of the
-// partition, such as a roll-back, damage or expiry, is a gap of the pattern.
+// name that no session has. So a lane without a session has a position, and a loss of the whole partition,
+// such as a roll-back, damage or expiry, is a gap of the pattern.
 //
 // A lane's positions do not pass found: each session that matches and began up to there is a member,
 // has ended, or may not be read by the client. So a session that begins later is followed from its
@@ -68,7 +68,7 @@ func (l *lane) has(session string) bool {
 }
 
 // changedSince returns the sessions that match, are not followed and have an opening or an end after a
-// sequence, and up to where. Of what was stored before a time, those of others are left out; see changedBelow.
+// sequence, and up to where. Sessions of others that were stored before a time are left out; see changedBelow.
 func (l *lane) changedSince(ctx context.Context, after uint64, before time.Time) (_ []window.SessionView, through uint64, _ error) {
 	all, start, through := l.part.window.ChangedSince(after, l.group.matches)
 	all = slices.DeleteFunc(all, func(m window.SessionView) bool { // changedBelow judges those that began since
@@ -88,12 +88,12 @@ func (l *lane) changedSince(ctx context.Context, after uint64, before time.Time)
 }
 
 // changedBelow returns the sessions that match, have an opening or an end in a part of the log that lies below
-// the window, and have not changed again in the window. Their owners are not known, but of what was stored before
-// a time the registry's copy says whose it is: a client may name any position, and others' sessions would take
-// memory that nothing counts.
+// the window, and have not changed again in the window. Their owners are not known, but the registry's copy has
+// the owners of sessions that were stored before a time: a client may name any position, and others' sessions
+// would take memory that nothing counts.
 func (l *lane) changedBelow(ctx context.Context, after, upTo uint64, before time.Time, again []window.SessionView) (all []window.SessionView, _ error) {
 	const skipped = -1
-	at := map[string]int{} // which one of all it is
+	at := map[string]int{} // the index in all
 	for _, m := range again {
 		at[m.Session] = skipped
 	}
@@ -145,7 +145,7 @@ func (l *lane) readable(ctx context.Context, all []window.SessionView) ([]window
 }
 
 // authorize reports whether the client may read a life of a session, or, with an empty one, the newest life,
-// which it returns. Of the newest life that the window knows, the opening says so: the registry may be behind
+// which it returns. For the newest life that the window knows, the opening decides: the registry may be behind
 // the window, or have a later one.
 func (l *lane) authorize(ctx context.Context, session, life string) (_ string, ok bool, _ error) {
 	if uses := l.group.cfg.Uses; uses != nil {
@@ -248,7 +248,7 @@ func (g *Group) enter(m *Member) {
 }
 
 // leave removes the members of patterns that have ended, or may not be read any more, once the client
-// was told so. If the name is used again, find comes to that.
+// has received that state. If the name is used again, find follows it again.
 func (g *Group) leave(lanes []*lane) {
 	over := func(m *Member) bool {
 		if m.of == nil || m.State == MemberOpen || m.summed != 0 || len(m.items) > 0 || len(m.gaps) > 0 || len(m.reader.Pending) > 0 {
@@ -293,5 +293,5 @@ func (g *Group) count() (open, ended int) {
 	return open, ended
 }
 
-// hasEnd reports whether the member has an end, which it may not have come to.
+// hasEnd reports whether the member has an end, which it may not have reached.
 func (m *Member) hasEnd() bool { return m.ended || m.reader != nil && m.reader.HasEnd() }

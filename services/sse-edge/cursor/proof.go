@@ -14,7 +14,7 @@ import (
 
 // A reader proves from the log alone that nothing is missing after its cursor. Events that
 // are deleted were announced by a trim after them, or lie below the first sequence of the
-// partition; whatever else is missing is damage, which a janitor finds after each start of
+// partition; any other missing entry is damage, which a janitor finds after each start of
 // the partition's server.
 //
 //	cursor                          removed                              damaged
@@ -23,7 +23,7 @@ import (
 //	below the window                trims, floor and birth in the log    the partition's state
 
 // prove finds out whether events are missing after a cursor that lies in the window, but
-// below a jump of the tail. The error errAgain says that the view must be read again.
+// below a jump of the tail. The error errAgain means that the view must be read again.
 func (r *Reader) prove(ctx context.Context, v window.View, s *Step) error {
 	state, err := r.part.afterJump(ctx, v.Extent)
 	if err != nil {
@@ -32,7 +32,7 @@ func (r *Reader) prove(ctx context.Context, v window.View, s *Step) error {
 	if v.End < state.Last {
 		return errAgain // it may lack trims that the window has by now
 	}
-	// What the tail received without a jump is there, also where the floor is above it by now.
+	// The window has the entries that the tail received without a jump, also those below the present floor.
 	first := min(state.First, v.JumpEnd)
 	switch {
 	case r.Cursor+1 >= first:
@@ -55,12 +55,12 @@ func (r *Reader) prove(ctx context.Context, v window.View, s *Step) error {
 	return err
 }
 
-// skipRemoved asks the log what was removed after the cursor, and returns the look that the
-// answer is of, and whether the cursor was moved over what was removed. held is from where on
-// the window has everything; 0 when it does not count.
+// skipRemoved asks the log for the removals after the cursor. It returns the look of the
+// answer, and whether the cursor was moved over removed events. held is the sequence from
+// which on the window has everything; 0 when it does not count.
 //
-// Trims are read after the page, and the look at the leader follows them: the trim of what
-// the read should have found lies after it, and the floor may pass a trim in between.
+// Trims are read after the page, and the look at the leader follows them: the trim of an event
+// that the read should have found lies after the event, and the floor may pass a trim in between.
 func (r *Reader) skipRemoved(ctx context.Context, v window.View, held uint64, s *Step) (_ eventlog.State, moved bool, _ error) {
 	release := func() {}
 	if r.Place.Stream == "" { // the trims of a flow are read with a consumer
@@ -82,10 +82,10 @@ func (r *Reader) skipRemoved(ctx context.Context, v window.View, held uint64, s 
 	return state, r.skip(s, all...), nil
 }
 
-// skip drops what is gone, and tells that to a client that may have seen what came before.
-// It reports whether the cursor was moved.
+// skip drops the removed events, and reports them to a client that may have seen earlier ones.
+// It returns whether the cursor was moved.
 func (r *Reader) skip(s *Step, losses ...eventlog.Loss) (moved bool) {
-	slices.SortStableFunc(losses, func(a, b eventlog.Loss) int { return strings.Compare(b.Stream, a.Stream) }) // what is about all streams comes last
+	slices.SortStableFunc(losses, func(a, b eventlog.Loss) int { return strings.Compare(b.Stream, a.Stream) }) // losses of all streams come last
 	for _, l := range losses {
 		if l.UpTo <= r.DroppedTo(l.Stream) {
 			continue
@@ -98,8 +98,8 @@ func (r *Reader) skip(s *Step, losses ...eventlog.Loss) (moved bool) {
 	return moved
 }
 
-// reportDamaged reports, once, entries after the cursor that are missing without an explanation. They
-// may be when no janitor has read the partition since its server started, or came to lead it. sure
+// reportDamaged reports, once, entries after the cursor that are missing without an explanation. Some may
+// be missing when no janitor has read the partition since its server started, or came to lead it. sure
 // is true when the partition was checked, or the client knows that it is uncertain.
 func (r *Reader) reportDamaged(ctx context.Context, v window.View, items []window.Item, s *Step) (sure bool, _ error) {
 	if r.Fresh && len(items) == 0 {
@@ -151,7 +151,7 @@ func (r *Reader) checked(ctx context.Context, v window.View) (bool, error) {
 	if state.Checked() {
 		return p.patience.observe(state), nil
 	}
-	for { // what was seen last may be some seconds old
+	for { // the state seen last may be some seconds old
 		state, err := p.looks.after(ctx, v.Extent)
 		if err != nil {
 			return false, err

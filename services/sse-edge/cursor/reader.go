@@ -11,14 +11,14 @@ import (
 	"rejoin/shared/event"
 )
 
-// Reader is a subscriber's cursor: where it is, and what it has found out about
-// the way there. It is used by one goroutine.
+// Reader is a subscriber's cursor, with the evidence that was found on the way
+// to it. It is used by one goroutine.
 //
-// Replay and tail are the same: Next returns what follows the cursor, out of the
-// window or out of the log, and a gap where something should have followed that
-// no longer exists. Nothing is sent twice, because the cursor only moves over what
-// was returned; nothing is left out without a word, because everything returned
-// was proved complete, or is reported as a gap.
+// Replay and tail are the same: Next returns the events after the cursor, out of
+// the window or out of the log, and a gap where events should have followed that
+// no longer exist. No event is sent twice, because the cursor only moves over
+// returned events; none is skipped silently, because each step was proved
+// complete, or reports a gap.
 type Reader struct {
 	part  *Partition
 	Place window.Place
@@ -28,20 +28,20 @@ type Reader struct {
 	life  life
 	window.ChainCursor
 	limit window.Limits
-	// Authorize reports whether the client may read the life that the session for which it waits has begun: of one that
-	// it may not read it receives the end alone. Nil: it may, or the reader has a life.
+	// Authorize reports whether a client that waits for a session may read the life that has begun: of a life that
+	// it may not read, the client receives the end alone. Nil: it may, or the reader has a life.
 	Authorize func(ctx context.Context, life string) (bool, error)
-	// Hold is asked before a step keeps so many bytes of the log, which belong to no window; without it
-	// they are kept. If it says no, Next returns [ErrNoMemory].
+	// Hold is called before a step keeps so many bytes of the log, which belong to no window; without it
+	// they are kept. If it returns false, Next returns [ErrNoMemory].
 	Hold func(bytes int) bool
-	// Await has so many bytes count as soon as there is memory for them, before an event that is larger than a step
+	// Await counts so many bytes as soon as there is memory for them, before an event that is larger than a step
 	// is read again: such a read is shared with few. Its errors pass. Nil: Next returns ErrNoMemory.
 	Await func(ctx context.Context, bytes int) error
 
 	// Fresh means that the client has no usable cursor: nothing before the first event that it gets
 	// counts as missed.
 	Fresh bool
-	Came  Arrival // how the client came
+	Came  Arrival // where the client began
 	// sent is the newest event that this reader has returned for the client; 0 if it is not known.
 	sent uint64
 	// provenTo is the window's end when evidence last showed that the window lacks
@@ -50,24 +50,24 @@ type Reader struct {
 	// cleared holds, for reads below the window, the newest clear in the log by
 	// stream; "" is the session's.
 	cleared map[string]uint64
-	// asked is up to where every trim was stored before the log was asked what was removed after a cursor
-	// below the window; 0 before. askedFirst is the oldest sequence that the log held then.
+	// asked is the sequence up to which every trim was stored before the log was asked for the removals after a
+	// cursor below the window; 0 before the first time. askedFirst is the oldest sequence that the log held then.
 	asked, askedFirst uint64
 
 	// end is the sequence at which the place ended, when that was found in the log or reached: until
-	// an event follows. seekEnd says that the window has evicted it, so that a read below the window
+	// an event follows. seekEnd says that the window no longer has it, so that a read below the window
 	// has to look for it.
 	end     uint64
 	seekEnd bool
 
-	// toldDamage is up to where damage of the log was told; doubted says that a gap was
-	// told although damage was not certain.
+	// toldDamage is the sequence up to which damage of the log was reported; doubted says
+	// that a gap was reported although damage was not certain.
 	toldDamage uint64
 	doubted    bool
 	// toldForgotten says that a gap was reported because the log has forgotten the life.
 	toldForgotten bool
 
-	// given is the client's own text of the cursor, while it stands at givenAt.
+	// given is the client's own text of the cursor, while the cursor is givenAt.
 	given   string
 	givenAt uint64
 
@@ -76,7 +76,7 @@ type Reader struct {
 	items   []window.Item
 }
 
-// Arrival is how a client came. Its zero value is from the start.
+// Arrival is where a client began. Its zero value is from the start.
 type Arrival uint8
 
 // Where a reader began: at the oldest event, at the end of the log, at a cursor in the window, or
@@ -88,7 +88,7 @@ const (
 	FromLog
 )
 
-// Step is what one call of Next found.
+// Step is the result of one call of Next.
 type Step struct {
 	Gaps  []Gap
 	Items []window.Item
@@ -101,7 +101,7 @@ type Step struct {
 	jumpEnd uint64
 	// More: the window holds more than one step may carry.
 	More bool
-	// Ended: there is nothing more to come, ever.
+	// Ended: no event can follow any more.
 	Ended bool
 }
 
@@ -144,7 +144,7 @@ func (s *Step) Gap() Gap {
 	return g
 }
 
-// found enters what was read, for the client.
+// found enters the items of a read, for the client.
 func (r *Reader) found(s *Step, items []window.Item) {
 	s.Items = items
 	if n := len(items); n > 0 {
@@ -152,26 +152,26 @@ func (r *Reader) found(s *Step, items []window.Item) {
 	}
 }
 
-// unsent notes that what was read after the cursor does not reach the client.
+// unsent notes that the events that were read after the cursor do not reach the client.
 func (r *Reader) unsent() {
 	if r.sent > r.Cursor {
-		r.sent = 0 // which one before it was the newest is not known any more
+		r.sent = 0 // the newest sent event before it is not known any more
 	}
 }
 
-// Empty reports whether the step has neither events nor gaps nor an end, nor other news.
+// Empty reports whether the step has no event, gap, change or end.
 func (s Step) Empty() bool {
 	return len(s.Gaps) == 0 && len(s.Items) == 0 && len(s.Changes) == 0 && !s.Ended
 }
 
-// ErrNoMemory is returned when [Reader.Hold] has said no, or [Group.Hold] and nothing awaits memory.
+// ErrNoMemory is returned when [Reader.Hold] returns false, or [Group.Hold] does and nothing awaits memory.
 var ErrNoMemory = errors.New("there is no memory for events of the log")
 
 // errAgain is returned within Next when the cursor was moved and the window must be read again.
 var errAgain = errors.New("read again")
 
-// Next returns what follows the cursor, and advances the cursor past it. An empty step means that
-// there is nothing now. The cursor moves back only with a gap, after a roll-back. Errors are those of
+// Next returns the events after the cursor, with gaps, and advances the cursor past them; an empty step
+// when there are none now. The cursor moves back only with a gap, after a roll-back. Errors are those of
 // the log.
 func (r *Reader) Next(ctx context.Context) (Step, error) {
 	s := Step{Gaps: r.Pending}
@@ -182,23 +182,23 @@ func (r *Reader) Next(ctx context.Context) (Step, error) {
 		r.items = v.Items
 		err := r.step(ctx, v, &s)
 		if err == nil && s.More && s.Empty() {
-			err = errAgain // all that was read is gone, and there is more
+			err = errAgain // all events of the read are removed, and there are more
 		}
 		if errors.Is(err, errAgain) || waitToRetry(ctx, begun, err) {
 			continue
 		}
 		if err != nil {
-			r.Pending = s.Gaps // to be told at the next attempt
+			r.Pending = s.Gaps // to be reported at the next attempt
 			return Step{}, err
 		}
-		r.Fresh = false // from here on the client has a place of its own
+		r.Fresh = false // from here on the client has a usable cursor
 		s.Ended = s.Ended || len(s.Items) == 0 && r.ended()
 		return s, nil
 	}
 }
 
-// Quick is Next for the usual case, which takes one read of the window; otherwise it says no and has
-// changed nothing.
+// Quick is Next for the usual case, which takes one read of the window; otherwise it returns false and
+// changes nothing.
 func (r *Reader) Quick(memory []window.Item) (s Step, _ []window.Item, ok bool) {
 	if r.Fresh || len(r.Pending) > 0 {
 		return Step{}, memory, false
@@ -221,13 +221,13 @@ func (r *Reader) unproved(v window.View) bool {
 	return r.Cursor+1 < v.JumpEnd && r.provenTo+1 < v.JumpEnd
 }
 
-// take takes what a view holds and moves the cursor past it.
+// take takes the items of a view and moves the cursor past them.
 func (r *Reader) take(v window.View, s *Step) {
 	if n := len(v.Items); n > 0 && v.Items[n-1].Sequence > r.end {
 		r.end = 0 // the log decides: the stream continues
 	}
 	r.found(s, r.keep(v.Items))
-	if len(r.Dropped) > 0 { // of what came before this step: the cursor may go back to where it was
+	if len(r.Dropped) > 0 { // up to the cursor before this step: it may move back there
 		maps.DeleteFunc(r.Dropped, func(_ string, upTo uint64) bool { return upTo <= r.Cursor })
 	}
 	r.Cursor, r.LastNumber = max(r.Cursor, v.Through), v.LastNumber
@@ -265,8 +265,9 @@ func (r *Reader) step(ctx context.Context, v window.View, s *Step) error {
 	return nil
 }
 
-// rolledBack moves the cursor back to what the log has in common with what it was. The client receives a gap,
-// since it may have an event ID of the cursor; it is certain if the client was sent an event that is lost.
+// rolledBack moves the cursor back to the newest sequence that the log has in common with its earlier state. The
+// client receives a gap, since it may have an event ID of the cursor; it is certain if the client was sent an event
+// that is lost.
 func (r *Reader) rolledBack(v window.View, s *Step) {
 	if r.Cursor > v.Common {
 		if !r.Fresh {
@@ -282,9 +283,9 @@ func (r *Reader) rolledBack(v window.View, s *Step) {
 	r.Rollbacks, r.provenTo, r.LastNumber, r.cleared, r.asked, r.askedFirst, r.seekEnd = v.Rollbacks, 0, 0, nil, 0, 0, true
 }
 
-// drop notes that a stream's events up to a sequence are gone, or all streams' when stream is
-// empty, and reports whether it moved the cursor: that of a flow stays for what is one
-// stream's, since other streams' events lie there.
+// drop notes that a stream's events up to a sequence are removed, or all streams' when stream is
+// empty, and reports whether it moved the cursor: the removal of one stream's events does not move
+// a flow's cursor, since other streams' events lie there.
 func (r *Reader) drop(stream string, upTo uint64) (moved bool) {
 	if stream == "" || r.Place.Stream != "" {
 		r.Cursor = max(r.Cursor, upTo)
@@ -297,7 +298,7 @@ func (r *Reader) drop(stream string, upTo uint64) (moved bool) {
 	return false
 }
 
-// keep returns the items that are not gone.
+// keep returns the items that are not removed.
 func (r *Reader) keep(items []window.Item) []window.Item {
 	if len(r.Dropped) == 0 && (len(items) == 0 || items[0].Sequence > r.Cursor) {
 		return items
@@ -305,7 +306,7 @@ func (r *Reader) keep(items []window.Item) []window.Item {
 	return slices.DeleteFunc(items, func(it window.Item) bool { return it.Sequence <= r.DroppedTo(it.Stream) })
 }
 
-// GoBack moves the cursor to the end of what a client was told of a step; see cut of delivery's outbox.
+// GoBack moves the cursor to the end of the items that a client was sent of a step; see cut of delivery's outbox.
 func (r *Reader) GoBack(s Step, told int) {
 	switch {
 	case told > len(s.Items):
@@ -318,8 +319,8 @@ func (r *Reader) GoBack(s Step, told int) {
 	}
 }
 
-// ended reports whether the place was found to have ended at or before the cursor, where
-// the window does not show it any more.
+// ended reports whether the place was found to have ended at or before the cursor, when
+// the window does not show the end any more.
 func (r *Reader) ended() bool { return r.end != 0 && r.Cursor >= r.end }
 
 func (r *Reader) gap(reason GapReason, certain bool, stream string) Gap {
@@ -330,14 +331,14 @@ func (r *Reader) gap(reason GapReason, certain bool, stream string) Gap {
 	return g
 }
 
-// skipsLifeSinceID reports whether the session's name had a life between the event ID that the client came with and the life
-// that is read. An ID of a time at which there was no session fits every life.
+// skipsLifeSinceID reports whether the session's name had a life between the client's event ID and the life that is
+// read. An ID of a time at which there was no session fits every life.
 func (r *Reader) skipsLifeSinceID() bool {
 	newest, _ := r.part.window.Session(r.Place.Session)
 	return r.given != "" && newest.Life == r.Place.Life && max(newest.BeforeBegan, newest.Others) > r.givenAt
 }
 
-// missed is the gap of a reader that may have missed something before its cursor.
+// missed is the gap of a reader that may have missed events before its cursor.
 func (r *Reader) missed(stream string) Gap {
 	g := r.gap(ReasonUnknown, false, stream)
 	g.ResumesAt = r.ID(r.Cursor)
@@ -351,7 +352,7 @@ func (r *Reader) ID(sequence uint64) string {
 
 // retag makes IDs in the window's newest generation, and of the session's life once it has one. A newer
 // generation of the log does not count, also for a cursor that is ahead of the window: the window has yet
-// to find out whether the log still has what lies there.
+// to find out whether the log still has the entries there.
 func (r *Reader) retag(v window.View) {
 	p := r.Tags.parts
 	p.Generation, p.Origin, p.Life = v.Generation, v.Origin, v.Life
@@ -361,7 +362,7 @@ func (r *Reader) retag(v window.View) {
 	}
 }
 
-// Renew takes in what has become of the partition's generations and of the session's life since the last read.
+// Renew takes over changes of the partition's generations and of the session's life since the last read.
 func (r *Reader) Renew() {
 	v := r.part.window.Read(&r.ChainCursor, window.Limits{Events: 1, Bytes: 1}, nil)
 	if v.Rollbacks > r.Rollbacks {
@@ -379,10 +380,10 @@ func (r *Reader) Subject(kind event.Kind, stream string) event.Subject {
 	return event.Subject{Partition: r.part.number, Session: r.Place.Session, Life: r.Place.Life, Stream: stream, Kind: kind}
 }
 
-// Changed returns a channel that is closed when there may be something that a later read has not found.
+// Changed returns a channel that is closed at the next change of the place.
 func (r *Reader) Changed() <-chan struct{} { return r.part.window.Changed(r.Chain) }
 
-// Close lets go of the window, and of the partition.
+// Close releases the window, and the partition.
 func (r *Reader) Close() {
 	r.part.window.Detach(r.Chain)
 	if r.part.of != nil {
@@ -411,7 +412,7 @@ func (r *Reader) ResumesAt(s Step) uint64 {
 	return r.Cursor
 }
 
-// MoveTo moves the cursor to where another reader of the same place stood.
+// MoveTo moves the cursor to that of another reader of the same place.
 func (r *Reader) MoveTo(sequence uint64) {
 	r.Cursor, r.provenTo, r.LastNumber, r.asked = sequence, 0, 0, 0
 	r.unsent()
@@ -420,7 +421,7 @@ func (r *Reader) MoveTo(sequence uint64) {
 // HasEnd reports whether the stream has an end, wherever the cursor is.
 func (r *Reader) HasEnd() bool { return r.endAt() != 0 }
 
-// CameAtEnd reports whether the stream had ended at the event ID that the client came with, or before it.
+// CameAtEnd reports whether the stream had ended at the client's event ID, or before it.
 func (r *Reader) CameAtEnd() bool {
 	end := r.endAt()
 	return r.given != "" && end != 0 && end <= r.givenAt
@@ -434,16 +435,16 @@ func (r *Reader) endAt() uint64 {
 	return r.end
 }
 
-// Kept is nothing: what a client was not told is read again.
+// Kept is nothing: unsent events are read again.
 func (r *Reader) Kept() int { return 0 }
 
-// Key is the same for readers that one listener is enough for.
+// Key is the same for readers that can share one listener.
 func (r *Reader) Key() *window.Chain { return r.Chain }
 
 // Follows reports whether the reader's place is of a session.
 func (r *Reader) Follows(session string) bool { return r.Place.Session == session }
 
-// CursorID returns the cursor as an event ID; empty while a gap is to be told first.
+// CursorID returns the cursor as an event ID; empty while a gap has to be reported first.
 func (r *Reader) CursorID() string {
 	if len(r.Pending) > 0 {
 		return ""
@@ -457,7 +458,7 @@ func (r *Reader) At(string) uint64 { return r.Cursor }
 // Listen has changes of the stream wake a listener.
 func (r *Reader) Listen(l window.Listener) { r.part.window.Listen(r.Chain, l) }
 
-// Unlisten ends that.
+// Unlisten ends Listen.
 func (r *Reader) Unlisten(l window.Listener) { r.part.window.Unlisten(r.Chain, l) }
 
 // Release drops the memory of the last step.

@@ -15,28 +15,28 @@ import (
 type Start struct {
 	// After is the client's event ID; empty when it has none.
 	After string
-	// Now, without an ID, leaves out what is retained.
+	// Now, without an ID, leaves out the retained events.
 	Now bool
 	// NewStream says that nothing was ever published to the stream: its name is new.
 	NewStream bool
-	// Since, without an ID, leaves out what was stored before; zero for nothing.
+	// Since, without an ID, leaves out the events stored before it; zero for none.
 	Since time.Time
 	// Last, without an ID, leaves out all but so many of the newest events; 0 for nothing.
 	Last int
 	// At is the cursor to begin with, without any of the above; it may be 0. With Continues the subscriber
-	// has everything up to it, and what was removed after it is a gap. Without, nothing before the first
+	// has everything up to it, and events removed after it are a gap. Without, nothing before the first
 	// event is missed.
 	At        uint64
 	Continues bool
 
 	// look is one at the partition's leader, which is not looked at again for a cursor ahead of the window; or nil.
 	look *eventlog.State
-	of   *life // what [Partition.lifeAt] has returned; nil if it was not called
+	of   *life // the result of [Partition.lifeAt]; nil if it was not called
 	// seeksEnd has the log asked for the end of the life if the window has yet to come to the cursor.
 	seeksEnd bool
 }
 
-// Open returns a reader at a subscriber's place, to be closed by the caller. The first reader of a
+// Open returns a reader at a subscriber's cursor, to be closed by the caller. The first reader of a
 // partition waits until its window has caught up with the log.
 // Errors are errNotReady and those of the log and the registry, all of which are temporary.
 func (ps *Partitions) Open(ctx context.Context, at window.Place, from Start, limit window.Limits) (*Reader, error) {
@@ -63,7 +63,7 @@ func (p *Partition) open(ctx context.Context, at window.Place, from Start, limit
 		if !waitToRetry(ctx, begun, err) {
 			return r, err
 		}
-		from.of, from.look = nil, nil // a roll-back may have taken what the log said
+		from.of, from.look = nil, nil // a roll-back may have taken the entries that they are of
 	}
 }
 
@@ -106,7 +106,7 @@ func (r *Reader) attach(of life) window.Attachment {
 	return a
 }
 
-// start puts the cursor where a subscriber begins.
+// start sets the cursor of a new subscriber.
 func (r *Reader) start(ctx context.Context, from Start, a window.Attachment) error {
 	switch {
 	case from.After != "":
@@ -138,7 +138,7 @@ func (r *Reader) start(ctx context.Context, from Start, a window.Attachment) err
 	return nil
 }
 
-// startAt returns the sequence after which everything was stored at a time or later. The search reads
+// startAt returns the sequence after which all entries were stored at a time or later. The search reads
 // events.
 func (p *Partition) startAt(ctx context.Context, since time.Time) (uint64, error) {
 	give, err := takeOne(ctx, p.of.wholeEvents)
@@ -150,10 +150,10 @@ func (p *Partition) startAt(ctx context.Context, since time.Time) (uint64, error
 	return at - min(at, 1), err
 }
 
-// resume finds the place that an event ID points at, or a gap.
+// resume sets the cursor to an event ID, or reports a gap.
 //
-// An ID of a generation that was lost does not say where that generation began. Its client gets
-// rolled_back also when all that it had received is still there, if that lies after the start
+// An ID of a generation that was lost does not show where that generation began. Its client gets
+// rolled_back also when all events that it had received are still there, if these lie after the start
 // of the first generation after the origin: it gets some events twice and loses none.
 func (r *Reader) resume(ctx context.Context, from Start, a window.Attachment) error {
 	text := from.After
@@ -165,8 +165,8 @@ func (r *Reader) resume(ctx context.Context, from Start, a window.Attachment) er
 	verdict, common := event.Resolve(id, r.tagParts(), a.Gens)
 	last := a.End
 	if verdict != event.Good || id.Sequence > a.End {
-		// The ID may be newer than what this edge has heard of generation and life:
-		// another edge was faster, or the log has lost what it showed.
+		// The ID may be newer than the generation and the life that this edge knows:
+		// another edge was faster, or the log has lost entries that it showed.
 		if verdict, common, last, err = r.resolveAgain(ctx, id, from.look, a); err != nil {
 			return err
 		}
@@ -211,7 +211,7 @@ func (r *Reader) resolveAgain(ctx context.Context, id event.ID, look *eventlog.S
 		}
 		if of.token != r.Place.Life {
 			r.part.window.Detach(r.Chain)
-			before := r.Rollbacks // one since then concerns what was looked up before it
+			before := r.Rollbacks // a roll-back since then concerns the state that was looked up before it
 			r.attach(of)
 			r.Rollbacks = before
 		}
@@ -222,7 +222,7 @@ func (r *Reader) resolveAgain(ctx context.Context, id event.ID, look *eventlog.S
 	if verdict == event.Good {
 		r.Tags = NewTagger(p)
 	}
-	if verdict == event.Unknown && r.bound { // to what a copy of the registry says, which may be an earlier life than the ID's
+	if verdict == event.Unknown && r.bound { // to the life of a registry copy, which may be an earlier one than the ID's
 		of, err := r.part.fetchLife(ctx, r.Place.Session)
 		p.Life = of.token
 		if now, _ := event.Resolve(id, p, state.Generations); err == nil && now != event.Unknown {
@@ -245,14 +245,14 @@ func (r *Reader) tagParts() event.TagParts {
 	return p
 }
 
-// begin starts at the oldest retained event, after a gap: what was requested is not known.
+// begin starts at the oldest retained event, after a gap: the requested cursor is not known.
 func (r *Reader) begin(requested string) {
 	r.Fresh, r.Cursor = true, 0
 	r.Pending = []Gap{{Reason: ReasonUnknown, Certain: true, Stream: r.Place.Stream, Requested: requested}}
 }
 
-// About is what the first event on a connection tells. While the log does not answer, or is asked by too
-// many, a stream whose events may lie below the window counts as one that exists: clients take false for "nothing
+// About returns the fields of the first event on a connection. While the log does not answer, or too many clients
+// ask it, a stream whose events may lie below the window counts as one that exists: clients take false for "nothing
 // was ever published".
 func (r *Reader) About(ctx context.Context) (exists bool, oldest *string) {
 	sequence, whole := r.part.window.OldestOf(r.Chain)
@@ -272,12 +272,11 @@ func (r *Reader) About(ctx context.Context) (exists bool, oldest *string) {
 	return sequence != 0 || unanswered, oldest
 }
 
-// errManyAsk is why a client that comes back does not learn which event is the oldest.
+// errManyAsk is returned when a reconnecting client would have to wait to learn which event is the oldest.
 var errManyAsk = errors.New("others ask for whole events now")
 
-// first returns the sequence of the oldest retained event of the reader's stream. A client that comes back
-// with an ID does not wait behind others: many come back at once, and read together then. Errors are those
-// of the log.
+// first returns the sequence of the oldest retained event of the reader's stream. A client that resumes does
+// not wait for others: many resume at once, and then read together. Errors are those of the log, and errManyAsk.
 func (r *Reader) first(ctx context.Context) (uint64, error) {
 	whole, client := r.part.of.wholeEvents, clientOf(ctx)
 	if r.Came == FromWindow || r.Came == FromLog {
@@ -291,7 +290,7 @@ func (r *Reader) first(ctx context.Context) (uint64, error) {
 	return r.part.log.First(ctx, r.Subject(event.Message, r.Place.Stream), 1)
 }
 
-// Transient reports whether an error is trouble that will pass.
+// Transient reports whether an error is temporary.
 func Transient(err error) bool {
 	return errors.Is(err, errNotReady) || errors.Is(err, eventlog.ErrUnavailable) || errors.Is(err, eventlog.ErrNotFound) ||
 		errors.Is(err, session.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)

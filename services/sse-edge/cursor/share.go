@@ -2,7 +2,7 @@ package cursor
 
 import "rejoin/shared/event"
 
-// Shared is a quick read of one reader, for others whose cursors are where it began.
+// Shared is a quick read of one reader, for others with the cursor from which it began.
 type Shared struct {
 	Step      Step
 	from      uint64
@@ -13,8 +13,8 @@ type Shared struct {
 	tags      event.TagParts
 }
 
-// Share returns what a quick read from a cursor has found, unless the reader left something
-// out that others have to get.
+// Share returns the result of a quick read from a cursor, unless the reader left out events
+// that others have to get.
 func (r *Reader) Share(from uint64, found Step) (Shared, bool) {
 	q := Shared{Step: found, from: from, through: r.Cursor, last: r.LastNumber, rollbacks: r.Rollbacks, tags: r.Tags.parts}
 	if len(found.Items) > 0 {
