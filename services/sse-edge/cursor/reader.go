@@ -55,8 +55,8 @@ type Reader struct {
 	asked, askedFirst uint64
 
 	// end is the sequence at which the place ended, when that was found in the log or reached: until
-	// an event follows. seekEnd says that the window no longer has it, so that a read below the window
-	// has to look for it.
+	// an event follows. seekEnd says that a roll-back has emptied the window, so that a read below it has
+	// to look for the end.
 	end     uint64
 	seekEnd bool
 

@@ -9,9 +9,9 @@ import (
 // empty. A life without an opening is empty.
 type Place struct{ Session, Life, Stream string }
 
-// lives is what the window knows of a session's name: which of its lives is the newest.
+// lives is the window's knowledge of a session's name: which of its lives is the newest.
 type lives struct {
-	SessionView // without End and Others. Life stays what it was when a roll-back, or the log, has left known false
+	SessionView // without End and Others. Life keeps its value when a roll-back, or the log, has left known false
 	known       bool
 	opening     uint64 // the sequence of its newest opening, 0 when the window did not see that
 	// flows are the flows that the window has, by life.
@@ -25,7 +25,7 @@ func (n *lives) isFollowed() bool {
 	return flow != nil && flow.Closed == 0
 }
 
-// Chain is what the window knows of one stream, or of the flow of one life: a
+// Chain is the state of one stream, or of the flow of one life, in the window: a
 // list, through the window's entries, of its events. The window's lock guards it.
 type Chain struct {
 	Place Place
@@ -40,22 +40,22 @@ type Chain struct {
 	// length counts them, and with 0 the two mean nothing.
 	first, last uint64
 	length      int
-	// held counts what the window has of the chain's place: entries in the ring, the cleared ones
+	// held counts the window's entries of the chain's place: those in the ring, the cleared ones
 	// too, and control entries.
 	held int
 	// prefix is the text of the stream's event IDs up to the sequence, made for
 	// generation. Flows have none: their frames are made on reading.
 	prefix     []byte
 	generation string
-	// lost is what the window lacks of a stream that was there: what a clear took
-	// away, and what the tail missed because it was deleted. losses has it, on a flow, for
-	// each stream, and under "" when it is about all of them.
+	// lost is the newest loss of a stream: events that a clear removed, or that the tail
+	// missed because they were deleted. losses has it, on a flow, for each stream, and
+	// under "" when it is about all of them.
 	lost   eventlog.Loss
 	losses map[string]eventlog.Loss
 	// lossesLeft is how many losses there were after they were last pruned.
 	lossesLeft int
-	// unsure is, on a flow, what the tail missed of the life's entries, of which it is not
-	// known whose they were.
+	// unsure is, on a flow, the loss of the life's entries that the tail missed, of which the
+	// streams are not known.
 	unsure eventlog.Loss
 	// clearedAt is the sequence of the newest clear of the chain's place, trimmedAt
 	// that of the newest trim; newestTrim is that of the newest one of a flow and all its streams.
@@ -65,10 +65,10 @@ type Chain struct {
 	Closed uint64
 	// endAt is the sequence of the newest end, which may be a copy.
 	endAt uint64
-	// readers counts those that hold the chain.
+	// readers counts the readers that hold the chain.
 	readers int
 	// changed is closed at the next change that readers are woken for, and nil without a
-	// waiter. listeners are the workers that it wakes.
+	// waiter. listeners are the workers that the change wakes.
 	changed   chan struct{}
 	listeners []Listener
 }
@@ -86,8 +86,8 @@ func (c *Chain) silent() bool {
 	return true
 }
 
-// lose notes what the window lacks of a chain's place, on the flow too. What lies before
-// the window's start is asked of the log anyway.
+// lose notes a loss of a chain's place, on the flow too. Readers ask the log anyway for
+// losses before the window's start.
 func (c *Chain) lose(l eventlog.Loss, start uint64) {
 	flow := c
 	if c.flow != nil {
@@ -113,7 +113,7 @@ func (c *Chain) lose(l eventlog.Loss, start uint64) {
 	}
 }
 
-// hasLost reports whether all of a flow's streams have lost what they had up to a sequence.
+// hasLost reports whether all of a flow's streams have lost their events up to a sequence.
 func (c *Chain) hasLost(upTo uint64) bool {
 	all := c.losses[""]
 	return all.Certain && upTo <= all.UpTo
@@ -131,8 +131,8 @@ func (c *Chain) pruneLosses(start uint64) {
 	c.losses, c.lossesLeft = left, len(left)
 }
 
-// lossesAfter returns what the window lacks of the chain's place and the reader has not
-// heard of. Before the window's start the log itself is asked for what is not certain here.
+// lossesAfter returns the losses of the chain's place that the reader has not seen yet.
+// Before the window's start the reader asks the log itself instead of the uncertain ones.
 func (c *Chain) lossesAfter(r *ChainCursor, start uint64) (all []eventlog.Loss) {
 	inside := r.Cursor+1 >= start
 	if c.flow == nil {
@@ -171,11 +171,11 @@ func (c *Chain) wake() {
 	}
 }
 
-// idle reports whether the window may drop the chain: everything that it says
-// lies before start, where the log is asked anyway.
+// idle reports whether the window may drop the chain: all that it records lies
+// before start, where readers ask the log anyway.
 func (c *Chain) idle(start uint64) bool {
 	if c.flow == nil && c.Place.Life == c.name.Life && c.name.opening >= start {
-		return false // it knows the opening
+		return false // its name has the opening
 	}
 	return c.length == 0 && c.held == 0 && c.readers == 0 && len(c.streams) == 0 && max(c.Closed, c.endAt) < start && c.clearedAt < start && c.trimmedAt < start
 }
@@ -187,7 +187,7 @@ const (
 	flowBytes   = 1408
 )
 
-// bytes is about what the chain takes.
+// bytes is about the memory of the chain.
 func (c *Chain) bytes() int {
 	if c.flow == nil {
 		return flowBytes + len(c.Place.Session) + len(c.Place.Life)

@@ -7,17 +7,17 @@ type ChainCursor struct {
 	Cursor uint64
 	// Rollbacks is how many of the window's roll-backs the reader has seen.
 	Rollbacks int
-	// LastNumber is the number of the window's entry that was returned last.
+	// LastNumber is the number of the last returned entry of the window.
 	LastNumber uint64
-	// Dropped holds, on a flow, up to which sequence a stream's events are gone, so that
+	// Dropped holds, on a flow, the sequence up to which a stream's events are removed, so that
 	// older ones that are still in the window are not sent.
 	Dropped map[string]uint64
 }
 
-// DroppedTo returns up to which sequence a stream's events are not sent any more.
+// DroppedTo returns the sequence up to which a stream's events are not sent any more.
 func (c *ChainCursor) DroppedTo(stream string) uint64 { return max(c.Cursor, c.Dropped[stream]) }
 
-// Watcher hears of the openings that a window takes in. Opened must not block: the window's lock is
+// Watcher is called for each opening that a window receives. Opened must not block: the window's lock is
 // held.
 type Watcher interface{ Opened(session string) }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // AppendFrame appends an event as the finished SSE block that every client of its
-// stream gets: prefix is the event ID up to the sequence.
+// stream receives: prefix is the event ID up to the sequence.
 func AppendFrame(b, prefix []byte, sequence uint64, typ string, data []byte) []byte {
 	if typ != event.DefaultType {
 		b = sse.AppendField(b, "event", typ)
@@ -29,8 +29,8 @@ func frameSize(prefix []byte, typ string, data []byte) int {
 }
 
 // FrameParts takes a frame of AppendFrame apart again: the event type, and the
-// data with its lines joined. It is how everything but the plain stream is made
-// from the window's bytes.
+// data with its lines joined. All formats but the plain stream are made so from
+// the window's bytes.
 func FrameParts(frame []byte) (typ string, data []byte) {
 	typ = event.DefaultType
 	single := true
@@ -70,7 +70,7 @@ type Item struct {
 	FromLog  bool   // it was read from the log
 }
 
-// Source says where an event was read.
+// Source returns where an event was read.
 func (it *Item) Source() string {
 	if it.FromLog {
 		return "log"

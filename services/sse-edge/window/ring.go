@@ -33,7 +33,7 @@ type linksOf func(*indexEntry) *links
 func streamLinks(e *indexEntry) *links { return &e.stream }
 func flowLinks(e *indexEntry) *links   { return &e.flow }
 
-// entryBytes is what an entry costs.
+// entryBytes is the memory of an entry.
 const entryBytes = int(unsafe.Sizeof(indexEntry{}))
 
 // ring holds the entries numbered first to next-1.

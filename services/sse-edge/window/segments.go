@@ -24,8 +24,8 @@ func (s *segments) clear() {
 }
 
 // append lets write append to the newest segment and returns where the result
-// lies. What does not fit begins another segment, of its own size when it is
-// larger than usual. about is how much is expected: when there is no room for that,
+// lies. A result that does not fit begins another segment, of its own size when it is
+// larger than usual. about is the expected size: when there is no room for that,
 // the other segment is begun at once.
 func (s *segments) append(about int, write func([]byte) []byte) (offset uint64, size uint32) {
 	last := len(s.list) - 1
@@ -54,8 +54,8 @@ func (s *segments) add(size int) int {
 	return len(s.list) - 1
 }
 
-// bytes returns what was appended at an offset, and the offset of the segment that
-// it lies in. Two results of one segment that follow each other can be joined by
+// bytes returns the bytes that were appended at an offset, and the offset of their
+// segment. Two results of one segment that follow each other can be joined by
 // lengthening the first.
 func (s *segments) bytes(offset uint64, size uint32) (b []byte, segment uint64) {
 	i, begins := slices.BinarySearch(s.bases, offset)

@@ -21,7 +21,7 @@ type Trail struct {
 	sequence   uint64
 	Publish    trace.SpanContext
 	Subject    event.Subject
-	Came       time.Time // when the window got the event
+	Came       time.Time // when the window received the event
 	Readers    int       // how many held its chains then
 	Deliveries atomic.Int64
 }

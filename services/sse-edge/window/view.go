@@ -9,7 +9,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// View is what a window says to one reader at one moment.
+// View is the result of one read of a window.
 type View struct {
 	Extent
 	// Inside says that nothing after the cursor was evicted; without it only the
@@ -17,8 +17,8 @@ type View struct {
 	Inside    bool
 	Common    uint64 // of the rollbacks that the reader has not seen yet
 	ClearedAt uint64
-	Losses    []eventlog.Loss // those that the reader has not heard of yet
-	// Life is that of the chain: one that waited for its session may have got it.
+	Losses    []eventlog.Loss // that the reader has not seen yet
+	// Life is that of the chain: one that waited for its session may have one by now.
 	Life string
 	// Closed is the sequence at which the place ends; 0 while it is open.
 	Closed uint64
@@ -33,7 +33,7 @@ type View struct {
 // Limits bound what one read takes.
 type Limits struct{ Events, Bytes int }
 
-// Read returns what follows r's cursor. items is reused.
+// Read returns the events after r's cursor. items is reused.
 func (w *Window) Read(r *ChainCursor, limit Limits, items []Item) View {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -98,8 +98,8 @@ func (w *Window) collect(v *View, r *ChainCursor, limit Limits) {
 	}
 }
 
-// after returns the number of the oldest entry of a chain after r's cursor; there
-// is one. It is next to the one delivered last, or else found from the chain's end.
+// after returns the number of the oldest entry of a chain after r's cursor, which
+// must exist. It is next to the one returned last, or else found from the chain's end.
 func (w *Window) after(c *Chain, r *ChainCursor, of linksOf) uint64 {
 	if n := r.LastNumber; n >= w.ring.first && n < w.ring.next && n >= c.first {
 		if en := w.ring.at(n); en.Sequence == r.Cursor && of(en).next != 0 {
@@ -122,8 +122,8 @@ func (w *Window) after(c *Chain, r *ChainCursor, of linksOf) uint64 {
 	return n
 }
 
-// BeforeNewest returns the sequence before the n newest events of a chain. When the window has fewer of
-// them, left are to be found before start, the window's; none are when it holds all that there is.
+// BeforeNewest returns the sequence before the n newest events of a chain. When the window has fewer, left is
+// the number of events to find before start, the window's; 0 when the window holds all events.
 func (w *Window) BeforeNewest(c *Chain, n int) (before uint64, left int, start uint64) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -168,15 +168,15 @@ func (w *Window) Trims(c *Chain) (newest, start uint64) {
 	return newest, w.start
 }
 
-// Reached reports whether the window has come to the end of the log as a look has shown it.
-// One that is of another generation starts again soon, and is not waited for.
+// Reached reports whether the window has reached the end of the log that a look has shown.
+// It returns true for a window of another generation, which starts again soon: no look waits for it.
 func (w *Window) Reached(state eventlog.State) bool {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	return w.end >= state.Last || w.origin != state.Origin || len(w.gens) == 0 || w.gens[len(w.gens)-1].ID != state.Generation().ID
 }
 
-// RolledBackTo returns the newest sequence that the partition has in common with what it was when a
+// RolledBackTo returns the newest sequence that the partition has in common with its state when a
 // reader had seen so many of the roll-backs.
 func (w *Window) RolledBackTo(seen int) (common uint64) {
 	w.mu.RLock()
@@ -192,14 +192,14 @@ func (w *Window) commonSince(seen int) uint64 {
 	return common
 }
 
-// Generations returns those that the window knows, oldest first, and the partition's origin.
+// Generations returns the generations that the window knows, oldest first, and the partition's origin.
 func (w *Window) Generations() (origin string, gens []event.Generation) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	return w.origin, w.gens
 }
 
-// view returns what is known of a name.
+// view returns the window's knowledge of a name.
 func (w *Window) view(n *lives) SessionView {
 	v := n.SessionView
 	if flow := n.flows[n.Life]; flow != nil {
@@ -213,7 +213,7 @@ func (w *Window) view(n *lives) SessionView {
 	return v
 }
 
-// Session returns what the window knows of the newest life of a session; false when it does not know it.
+// Session returns the window's knowledge of the newest life of a session; false when it knows none.
 func (w *Window) Session(session string) (v SessionView, known bool) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -257,7 +257,7 @@ func (w *Window) ChangedSince(after uint64, match func(session string) bool) (al
 			continue
 		}
 		for _, flow := range n.flows {
-			if flow.Closed != 0 && flow.trimmedAt == 0 { // else its events are gone, and perhaps all of it
+			if flow.Closed != 0 && flow.trimmedAt == 0 { // else its events are removed, and perhaps all its entries
 				all = append(all, SessionView{Session: session, End: flow.Closed})
 				break
 			}

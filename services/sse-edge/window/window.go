@@ -1,7 +1,7 @@
 // Package window holds the newest part of a partition in memory, for an edge to serve: finished
 // SSE frames in large byte segments, an index of entries without pointers, and a chain of entries
-// for each stream and each flow. Append takes in what the tail of the log brings, Read returns
-// what follows a [ChainCursor], and a [Listener] is woken when a chain changes.
+// for each stream and each flow. Append adds the entries that the tail of the log receives, Read returns
+// the events after a [ChainCursor], and a [Listener] is woken when a chain changes.
 //
 // It imports neither network nor logger, takes the time only for spans, and knows nothing of HTTP,
 // MCP or access control.
@@ -32,7 +32,7 @@ import (
 // newest entry backwards, in logarithmic time (see [links]), or at once by the number
 // of the entry that was delivered last.
 //
-// What a window says holds for cursors from start-1 on. The lock is never held across I/O.
+// The answers of a window hold for cursors from start-1 on. The lock is never held across I/O.
 //
 // The window may hold events that the log no longer has. They are served: a client loses less
 // than the limits say.
@@ -49,33 +49,33 @@ type Window struct {
 	// byNumber finds the stream of an entry; free are its unused numbers.
 	byNumber []*Chain
 	free     []uint32
-	// controls are the control entries from start on, oldest first. A chain that has nothing else
-	// is dropped with its last one.
+	// controls are the control entries from start on, oldest first. A chain that has no other entries
+	// is dropped with its last control entry.
 	controls []control
-	// chainBytes is what the chains take that the window has something of. Those that only
-	// readers hold count with these.
+	// chainBytes is the memory of the chains that have entries in the window. Chains that only
+	// readers hold count with the readers.
 	chainBytes int
-	// watchers hear of openings.
+	// watchers are called for each opening.
 	watchers []Watcher
 	// newest are the newest entries of any kind, oldest first.
 	newest []Received
 	// trails are those of the newest events that are sampled.
 	trails trails
-	// start is the oldest sequence that is not evicted: every event from there on that the tail
-	// received is here.
+	// start is the oldest sequence that is not evicted: the window has every event from there on that
+	// the tail received.
 	start uint64
 	// jumpEnd is where the last jump of the tail ended: from here on it received every event.
 	jumpEnd uint64
-	// end is how far the tail has come: it will receive nothing more up to here.
+	// end is the sequence that the tail has reached: it will receive no entry up to here any more.
 	end uint64
-	// rollbacks holds, for every time the partition was rolled back, the newest
-	// sequence that the log before and after it have in common. Every start of the
-	// server counts, since the server may have had less than the window.
+	// rollbacks holds, for every roll-back of the partition, the newest sequence that
+	// the log before and after it have in common. Every start of the server counts,
+	// since the server may have had fewer entries than the window.
 	rollbacks []uint64
 	caughtUp  chan struct{} // see CaughtUp
 	oldest    uint64        // the first sequence of the partition when the backfill began
 
-	skipped func(reason string) // counts what is not framed
+	skipped func(reason string) // counts entries that cannot be read
 }
 
 // control is a control entry that a chain knows of: an opening, an end, a trim or a clear. No reader
@@ -85,7 +85,7 @@ type control struct {
 	chain    *Chain
 }
 
-// controlBytes is what a control entry costs, besides its chain.
+// controlBytes is the memory of a control entry, besides its chain.
 const controlBytes = int(unsafe.Sizeof(control{}))
 
 // New returns an empty window of at most budget bytes; Begin follows. skipped counts entries
@@ -133,8 +133,8 @@ func (w *Window) Rollback(state eventlog.State, after, start, common uint64) {
 }
 
 // GoOn takes over the generations of a partition after it was compared with the window, which then
-// continues: later frames carry the newest. The window itself is as good as it was, but a reader may be ahead of it, and has to hear if the partition is not
-// what it was there.
+// continues: later frames carry the newest. The window itself stays valid, but a reader may be ahead of it,
+// and has to learn of a roll-back there.
 func (w *Window) GoOn(state eventlog.State) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -143,8 +143,8 @@ func (w *Window) GoOn(state eventlog.State) {
 
 // Extend takes over generations that were begun while the tail runs, if they
 // follow the window's own. It returns false, and takes none, if one begins before the
-// window's end: the partition was rolled back, so the tail has to begin again. What
-// the window holds may be lost, and must not get IDs of the new generation.
+// window's end: the partition was rolled back, so the tail has to begin again. The
+// window's events may be lost, and must not get IDs of the new generation.
 func (w *Window) Extend(state eventlog.State) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -158,7 +158,7 @@ func (w *Window) Extend(state eventlog.State) bool {
 	return true
 }
 
-// takeFrom takes over the generation that begins with an entry, before what comes after it. The caller
+// takeFrom takes over the generation that begins with an entry, before the entries after it. The caller
 // holds the lock.
 func (w *Window) takeFrom(e eventlog.Entry) {
 	if !event.HasGeneration(w.gens, e.Begins) {
@@ -166,7 +166,7 @@ func (w *Window) takeFrom(e eventlog.Entry) {
 	}
 }
 
-// take takes over generations; up to compared the partition is what it was. The caller holds the lock.
+// take takes over generations; up to compared the partition has not changed. The caller holds the lock.
 func (w *Window) take(origin string, gens []event.Generation, compared uint64) {
 	if fork := event.Fork(w.gens, gens); fork != math.MaxUint64 {
 		w.rollbacks = append(w.rollbacks, max(fork, compared))
@@ -193,7 +193,7 @@ func (w *Window) Newest() []Received {
 	return slices.Clone(w.newest)
 }
 
-// Append takes in the next entry of the partition. missed is how many sequences before it
+// Append adds the next entry of the partition. missed is how many sequences before it
 // were removed unseen.
 func (w *Window) Append(e eventlog.Entry, missed uint64) {
 	w.mu.Lock()
@@ -221,11 +221,11 @@ func (w *Window) Append(e eventlog.Entry, missed uint64) {
 		w.trim(e)
 	case event.Message:
 		w.message(e)
-	case event.Birth, event.Seal: // nothing that a reader waits for
+	case event.Birth, event.Seal: // no reader waits for these
 	}
 }
 
-// Reach moves the end when the log holds nothing more up to a sequence.
+// Reach moves the end when the log holds no more entries up to a sequence.
 func (w *Window) Reach(sequence, missed uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -240,8 +240,8 @@ func (w *Window) Reach(sequence, missed uint64) {
 	}
 }
 
-// CaughtUp returns a channel that is closed when the window holds what the log held when the window
-// began, or began again after a roll-back. Until then it lacks events, and its end is not the log's.
+// CaughtUp returns a channel that is closed when the window holds the entries that the log held when the
+// window began, or began again after a roll-back. Until then it lacks events, and its end is not the log's.
 func (w *Window) CaughtUp() <-chan struct{} {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -299,7 +299,7 @@ func (w *Window) chain(p Place) *Chain {
 	return c
 }
 
-// drop drops a chain that nothing needs any more.
+// drop drops a chain that is not needed any more.
 func (w *Window) drop(c *Chain) {
 	if !c.idle(w.start) || w.chains[c.Place] != c {
 		return
@@ -319,8 +319,8 @@ func (w *Window) drop(c *Chain) {
 }
 
 // LifeOf returns the newest life of a session's name, as far as the window knows it. whole
-// says that the window holds all that the log has of the session: then there is none if it
-// is not known.
+// says that the window holds all entries of the session that the log has: then there is no
+// life if none is known.
 func (w *Window) LifeOf(session string) (life string, known, whole bool) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -336,7 +336,7 @@ func (w *Window) LifeOf(session string) (life string, known, whole bool) {
 	return "", false, whole && waited && len(n.flows) == 1 // or there is an end without its opening
 }
 
-// nameOf returns what is known of a session's name. The caller makes a chain of it.
+// nameOf returns the record of a session's name, and makes it when there is none. The caller makes a chain of it.
 func (w *Window) nameOf(session string) *lives {
 	n := w.names[session]
 	if n == nil {
@@ -346,8 +346,8 @@ func (w *Window) nameOf(session string) *lives {
 	return n
 }
 
-// live enters what the log says of a session's name: its newest life, and the sequence of
-// the opening that says so, 0 when an event does. A newer opening ends all other lives.
+// live enters the newest life of a session's name in the log, and the sequence of the
+// opening that names it, 0 when an event does. A newer opening ends all other lives.
 // Chains that wait for the session take the first life that is known.
 func (w *Window) live(session, life string, opened uint64) {
 	n := w.nameOf(session)
@@ -375,7 +375,7 @@ func (w *Window) live(session, life string, opened uint64) {
 	}
 }
 
-// giveLife gives a life to the chains that wait for a session and have nothing.
+// giveLife gives a life to the chains that wait for a session and have no entries.
 func (w *Window) giveLife(flow *Chain, life string) {
 	if flow == nil || flow.length > 0 || len(flow.losses) > 0 {
 		return
@@ -406,7 +406,7 @@ func wakeAll(flow *Chain) {
 	}
 }
 
-// open takes in an opening: the end of all other lives of its session's name.
+// open adds an opening: the end of all other lives of its session's name.
 func (w *Window) open(e eventlog.Entry) {
 	o, err := eventlog.OpeningIn(e)
 	if err != nil {
@@ -415,7 +415,7 @@ func (w *Window) open(e eventlog.Entry) {
 	}
 	w.live(e.Subject.Session, o.Life, e.Sequence)
 	n, flow := w.names[e.Subject.Session], w.chain(Place{Session: e.Subject.Session, Life: o.Life})
-	if n.Life == o.Life { // else the log has named a later one, to which the tail has yet to come
+	if n.Life == o.Life { // else the log has named a later one, which the tail has yet to reach
 		if n.Owner != o.Owner || !slices.Equal(n.Members, o.Members) {
 			wakeAll(flow) // a reader that was refused may read it now
 		}
@@ -471,7 +471,7 @@ func (w *Window) link(c *Chain, n uint64, of linksOf) {
 	c.length++
 }
 
-// skipFrom returns where the entry after a chain's last one jumps to: to that, or
+// skipFrom returns where the entry after a chain's last one skips to: to that, or
 // over two trees of the same size that end there.
 func (w *Window) skipFrom(c *Chain, of linksOf) uint64 {
 	last := of(w.ring.at(c.last))
@@ -487,7 +487,7 @@ func (w *Window) skipFrom(c *Chain, of linksOf) uint64 {
 	return two
 }
 
-// held is how many bytes the window takes.
+// held is the memory of the window in bytes.
 func (w *Window) held() int {
 	return w.frames.total + w.ring.bytes() + len(w.controls)*controlBytes + w.chainBytes
 }
@@ -561,7 +561,7 @@ func (w *Window) close(e eventlog.Entry) {
 }
 
 // clear takes the events of a stream or session off the streams' chains. They are
-// never sent again; their bytes go with the window's own eviction.
+// never sent again; their bytes are freed when the window evicts them.
 func (w *Window) clear(e eventlog.Entry) {
 	c := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
 	c.clearedAt = e.Sequence
@@ -586,8 +586,8 @@ func (w *Window) loseAll(flow *Chain) {
 	}
 }
 
-// lose empties a stream's chain and remembers its newest event as lost; it returns the
-// sequence of that, or 0.
+// lose empties a stream's chain and remembers its newest event as lost. It returns the
+// sequence of that event, or 0.
 func (w *Window) lose(c *Chain) uint64 {
 	if c.length == 0 {
 		return 0
@@ -605,10 +605,10 @@ func (w *Window) lose(c *Chain) uint64 {
 	return c.lost.UpTo
 }
 
-// trim takes in the announcement that events of a stream or a life are deleted. Those that
-// the window holds stay: what it takes is only what was deleted before the tail came by,
-// which is on its list. A trim lies after all that is on its list, so what the tail missed
-// of that is known when the trim comes.
+// trim adds the announcement that events of a stream or a life are deleted. The window keeps
+// those that it holds: only events on the list that were deleted before the tail reached them
+// become a loss. A trim lies after all entries on its list, so the ones that the tail missed
+// are known when the trim arrives.
 func (w *Window) trim(e eventlog.Entry) {
 	c := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
 	c.trimmedAt, c.newestTrim = e.Sequence, e.Sequence
@@ -616,7 +616,7 @@ func (w *Window) trim(e eventlog.Entry) {
 		c.flow.newestTrim = e.Sequence
 	}
 	if e.Trim == nil || !e.Trim.Holds(w.gens) {
-		w.skipped("trim") // what it would explain is damage; see reportDamaged of cursor
+		w.skipped("trim") // the removals that it would explain are damage; see reportDamaged of cursor
 		w.note(e.Sequence, c)
 		return
 	}
@@ -660,7 +660,7 @@ func (w *Window) Attach(p Place, found bool, opened uint64) Attachment {
 	defer w.mu.Unlock()
 	n := w.names[p.Session]
 	if p.Life == "" && n != nil && (n.known || n.isFollowed()) {
-		p.Life = n.Life // it got a life since the log was asked, or a roll-back took the opening
+		p.Life = n.Life // the session got a life since the log was asked, or a roll-back took the opening
 	}
 	if found || p.Life != "" && n != nil && !n.known && n.flows[""] != nil { // a life that readers wait for
 		w.live(p.Session, p.Life, opened)
@@ -670,7 +670,7 @@ func (w *Window) Attach(p Place, found bool, opened uint64) Attachment {
 	return Attachment{Extent: w.extent(), Chain: c, Life: c.Place.Life, Gens: w.gens, Unknown: c.silent() && c.Closed == 0 && w.start > w.oldest}
 }
 
-// EndOf returns the sequence of the end of a chain's place; 0 when the window saw none.
+// EndOf returns the sequence of the end of a chain's place; 0 when the window has none.
 func (w *Window) EndOf(c *Chain) uint64 {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -691,31 +691,31 @@ func (w *Window) Unlisten(c *Chain, l Listener) {
 	c.listeners = slices.DeleteFunc(c.listeners, func(other Listener) bool { return other == l })
 }
 
-// Watch tells a watcher of each opening from now on.
+// Watch calls a watcher at each opening from now on.
 func (w *Window) Watch(watcher Watcher) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.watchers = append(w.watchers, watcher)
 }
 
-// Unwatch stops telling a watcher.
+// Unwatch stops calling a watcher.
 func (w *Window) Unwatch(watcher Watcher) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.watchers = slices.DeleteFunc(w.watchers, func(other Watcher) bool { return other == watcher })
 }
 
-// Attachment is what a new reader has to know of the window.
+// Attachment is the state of the window for a new reader.
 type Attachment struct {
 	Extent
 	Chain *Chain
 	Life  string
 	Gens  []event.Generation
-	// Unknown says that there is no event of the place in a window that is not whole.
+	// Unknown says that a window that is not whole has neither an event nor an end of the place.
 	Unknown bool
 }
 
-// Detach lets go of what Attach returned.
+// Detach releases a chain that Attach returned.
 func (w *Window) Detach(c *Chain) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -723,7 +723,7 @@ func (w *Window) Detach(c *Chain) {
 	w.drop(c)
 }
 
-// Extent is how far a window goes, and of which log. It is what a look at the partition's leader is compared with.
+// Extent is the range of a window, and its log. Readers compare it with a look at the partition's leader.
 type Extent struct {
 	CaughtUp   bool   // see [Window.CaughtUp]
 	Origin     string // of the partition
@@ -734,7 +734,7 @@ type Extent struct {
 	Rollbacks  int // how many there were
 }
 
-// Extent returns it as it is now.
+// Extent returns the window's present extent.
 func (w *Window) Extent() Extent {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -749,13 +749,13 @@ func (w *Window) extent() Extent {
 	return x
 }
 
-// Stats says what a window holds and how far it goes.
+// Stats are the size and the extent of a window.
 type Stats struct {
 	Extent
 	Events, Bytes int
 }
 
-// Stats returns them as they are now.
+// Stats returns the window's present size and extent.
 func (w *Window) Stats() Stats {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -763,7 +763,7 @@ func (w *Window) Stats() Stats {
 }
 
 // OldestOf returns the sequence of a chain's oldest event, when the window holds
-// all that the log held when the backfill began.
+// all entries that the log held when the backfill began.
 func (w *Window) OldestOf(c *Chain) (sequence uint64, whole bool) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
