@@ -22,38 +22,38 @@ import (
 // logRetry is how long a connection waits when the log cannot be read.
 const logRetry = 500 * time.Millisecond
 
-// phase is what a connection does. Its worker changes it.
+// phase is the state of a connection. Its worker changes it.
 type phase uint8
 
 const (
-	behind   phase = iota // there may be more after its cursor
+	behind   phase = iota // there may be events after its cursor
 	live                  // its cursor was at the window's end when that was last read, and all was written
-	opening               // a goroutine reads what its first block depends on
+	opening               // a goroutine reads for its first block
 	reading               // a goroutine reads the log for it
-	flushing              // a goroutine writes what the socket did not take
+	flushing              // a goroutine writes the bytes that the socket did not take
 	closing               // likewise, and it is the last block
 )
 
 // away reports whether a goroutine has the connection.
 func (p phase) away() bool { return p >= opening }
 
-// Source is what a connection sends: that of a [cursor.Reader] or of a [cursor.Group].
+// Source has the events that a connection sends: those of a [cursor.Reader] or of a [cursor.Group].
 type Source interface {
-	// Key is the same for sources that one listener is enough for.
+	// Key is the same for sources that can share one listener.
 	Key() *window.Chain
-	// Follows reports whether it is about a session. It is safe for concurrent use.
+	// Follows reports whether a session is one of the source's. It is safe for concurrent use.
 	Follows(session string) bool
-	// At returns up to which sequence a session's events were sent.
+	// At returns the sequence up to which a session's events were sent.
 	At(session string) uint64
-	// CursorID returns the cursor as an event ID; empty while a gap is to be told first.
+	// CursorID returns the cursor as an event ID; empty while a gap has to be reported first.
 	CursorID() string
 	Listen(l window.Listener)
 	Unlisten(l window.Listener)
-	// Quick and Next read what follows, Quick without a wait.
+	// Quick and Next read the next events, Quick without a wait.
 	Quick(memory []window.Item) (cursor.Step, []window.Item, bool)
 	Next(ctx context.Context) (cursor.Step, error)
-	// GoBack moves back to the end of what a client was told of a step. Kept is how many bytes of the rest
-	// it keeps that do not count yet.
+	// GoBack moves back to the end of the events of a step that a client was sent. Kept is how many bytes of
+	// the unsent ones it keeps that do not count yet.
 	GoBack(s cursor.Step, told int)
 	Kept() int
 	// Release drops the memory of the last step, Close everything.
@@ -67,28 +67,28 @@ type Source interface {
 type Connection struct {
 	of        *Connections
 	source    Source
-	Reader    *cursor.Reader // the source, or, for a group, one that says how its client came alone
+	Reader    *cursor.Reader // the source; for a group, a reader that has only its client's Came
 	Request   Request
 	Format    Format
 	Companion Companion
 	conn      net.Conn
 	raw       syscall.RawConn // of conn
 	Chunked   bool            // its blocks are chunks
-	// Head is written before anything else: the response's head, later the rest of a heartbeat. first is the
+	// Head is written first: the response's head, later the remaining bytes of a heartbeat. first is the
 	// first block.
 	Head, first []byte
 
 	Filter   *Filter       // nil: all events are shown
 	Expires  time.Time     // when the client's token does; zero without access control
-	expiring func() []byte // warns the client of that; nil: it is not warned
+	expiring func() []byte // the block that warns the client of that; nil: it is not warned
 	Revoked  func() bool   // asked with each heartbeat; nil: never
-	// Continues says that the client receives the rest on another connection: the connection ends before
-	// a proxy cuts it. HandsOver says that the last block holds the client's cursor, and has to be
+	// Continues says that the client receives the remaining events on another connection: this one ends
+	// before a proxy cuts it. HandsOver says that the last block holds the client's cursor, and has to be
 	// written.
 	Continues, HandsOver bool
 	// EndsAtGap ends the connection with its first gap, Ageless keeps it however old it gets, and
-	// Stays keeps it as long as possible when the edge stops. Of a Routine connection, coming and a
-	// regular end are no news.
+	// Stays keeps it as long as possible when the edge stops. The history does not note the beginning and
+	// the regular end of a Routine connection.
 	EndsAtGap, Ageless, Stays, Routine bool
 
 	phase     phase
@@ -96,28 +96,28 @@ type Connection struct {
 	owesBeat  bool               // a heartbeat was due while it was away in a read
 	owesWarn  bool               // the warning that its token expires was due while it was away
 	cancel    context.CancelFunc // of the read
-	Step      cursor.Step        // what the read found
+	Step      cursor.Step        // the result of the read
 	err       error              // of the read or write
-	endReason string             // why the worker is done with it; empty until then
+	endReason string             // the reason of its end; empty until then
 
 	worker   *worker        // empty until it has one
 	listener *chainListener // to the reader's chain
-	slot     int            // where in listener.connections it is
+	slot     int            // its index in listener.connections
 	Turns    turns
 	// written is the cursor up to which the client was sent all events and gaps. The reader's is ahead of it while a
 	// step is read and written, and stays so if that fails.
 	written uint64
 
-	timer         int // where in the worker's timers it is
+	timer         int // its index in the worker's timers
 	beatAt, endAt time.Time
 	retryAt       time.Time // when the log is read again; zero when it could be read
 	endAtReason   string    // of an end at endAt: the metric's reason
 	warnAt        time.Time // when the client is warned that its token expires; zero when it was, or need not be
 
-	// held counts in the memory of all clients what the connection has in no window: a step until it was written, and
-	// what a full socket has left of it.
+	// held counts, in the memory of all clients, the connection's bytes that are in no window: a step until it was
+	// written, and then the bytes of it that a full socket did not take.
 	held *quota.Part
-	most int64 // as how much it counts at most
+	most int64 // the most that it counts, in bytes
 
 	traffic traffic
 }
@@ -128,7 +128,7 @@ func NewConnection(s *Connections, r *cursor.Reader, by Request) *Connection {
 	if pool := s.cfg.Memory; pool != nil {
 		c.most = pool.Share()
 	}
-	r.Hold = func(bytes int) bool { return c.hold(2 * bytes) } // as they came, and as frames
+	r.Hold = func(bytes int) bool { return c.hold(2 * bytes) } // as read, and as frames
 	r.Await = func(ctx context.Context, bytes int) error { return c.await(ctx, 2*bytes) }
 	return c
 }
@@ -170,8 +170,8 @@ func (c *Connection) IsOver() bool { return c.endReason != "" }
 // IsAway reports whether a goroutine reads or writes for the connection.
 func (c *Connection) IsAway() bool { return c.phase.away() }
 
-// UpToGap returns what the client receives of a step: nothing after a gap, if the connection ends there. The cursor moves
-// back to the gap.
+// UpToGap returns the part of a step that the client receives: nothing after a gap, if the connection ends there. The
+// cursor moves back to the gap.
 func (c *Connection) UpToGap(s cursor.Step) cursor.Step {
 	if c.EndsAtGap && len(s.Gaps) > 0 {
 		c.source.GoBack(s, 0)
@@ -180,14 +180,14 @@ func (c *Connection) UpToGap(s cursor.Step) cursor.Step {
 	return s
 }
 
-// allWritten notes that the client was sent everything up to the cursor, unless a gap is still to be reported.
+// allWritten notes that the client was sent all events up to the cursor, unless a gap is still to be reported.
 func (c *Connection) allWritten() {
 	if len(c.Reader.Pending) == 0 {
 		c.written = c.Reader.Cursor
 	}
 }
 
-// due is when the clock has something for the connection next.
+// due returns when the worker next has to act on the connection.
 func (c *Connection) due() time.Time {
 	due := c.beatAt
 	if c.endAt.Before(due) {
@@ -212,12 +212,12 @@ func (c *Connection) log(message string, cursor uint64, reason string) {
 	}
 }
 
-// traffic is what a worker notes of a connection for those who watch: 40 B with its number.
+// traffic is a worker's record of a connection, for operators: 40 B with its number.
 type traffic struct {
 	opened int64 // Unix time in milliseconds
 	events uint64
 	sentAt int64  // when the last event was written, as opened; 0 for never
-	stood  uint64 // where the cursor stood when the client came, or when a read of the log began
+	stood  uint64 // the cursor when the connection began, or when a read of the log began
 }
 
 // wrote notes that events were written.
@@ -237,7 +237,7 @@ type Config struct {
 	Logger    *slog.Logger
 	Metrics   prometheus.Registerer
 	Traces    *tracing.Traces
-	// Memory is what clients take memory of; nil bounds nothing.
+	// Memory bounds the memory of the clients; nil bounds nothing.
 	Memory *quota.Pool
 	// MaxConnections is how many connections may be open; it is shown as a metric.
 	MaxConnections int
@@ -252,8 +252,8 @@ type Config struct {
 	Retention func() time.Duration
 }
 
-// Connections are the event streams of an edge: workers that share them out, and what is counted
-// and remembered of them.
+// Connections are the event streams of an edge: workers that share them out, their metrics and
+// their history.
 type Connections struct {
 	cfg     Config
 	drain   chan struct{} // closed when the edge begins to stop

@@ -1,5 +1,5 @@
 // Package delivery sends streams to clients. A [Connection] has a reader's cursor and a socket; one
-// of a few workers moves its cursor and writes what follows, without ever waiting for the socket
+// of a few workers moves its cursor and writes the events after it, without ever waiting for the socket
 // or for the log: a goroutine does that, and gives the connection back. A [Format] makes the bytes.
 //
 //	request ─▶ Connection.Hand ─▶ worker ──────────────────┬─▶ writev
@@ -48,8 +48,8 @@ func (s *Connections) BeginDrain() { close(s.drain) }
 // Draining is closed when the edge begins to stop.
 func (s *Connections) Draining() <-chan struct{} { return s.drain }
 
-// Waits logs that something of a client waits for the log, once a minute for each error: during an outage
-// all of them wait, and try again twice a second.
+// Waits logs that a client's stream waits for the log, once a minute for each error: during an outage
+// all streams wait, and try again twice a second.
 func (s *Connections) Waits(ctx context.Context, message string, at window.Place, err error) {
 	why := err.Error()
 	s.waits.Note(ctx, message+": "+why, message, slog.String("session", at.Session), slog.String("stream", at.Stream), slog.String("error", why))

@@ -10,23 +10,23 @@ import (
 	"rejoin/shared/event"
 )
 
-// Filter says which events one client is shown, by what their messages are. It hides
-// events and nothing else: cursors move over what is hidden, and gaps and ends are told
-// as without it. Nil shows everything.
+// Filter selects the events that one client is shown, by their messages. It hides
+// only events: cursors move over hidden ones, and gaps and ends are reported as
+// without it. Nil shows all events.
 type Filter struct {
 	// Text is the same for equal filters.
 	Text string
-	// Methods are those that a message must have one of; "x*" is every one that begins
+	// Methods are the methods of which a message must have one; "x*" is every one that begins
 	// with x. None: any message, with a method or not.
 	Methods []string
 	// Level is the lowest of [event.Levels] that a log message must have. Other messages,
 	// and those whose level cannot be read, are shown whatever it is.
 	Level int
-	// Since is when the oldest event is from that is shown, in nanoseconds since 1970.
+	// Since is the time of the oldest event that is shown, in nanoseconds since 1970.
 	Since int64
 }
 
-// name returns the filter's text; empty for the one that shows everything.
+// name returns the filter's text; empty for the one that shows all events.
 func (f *Filter) name() string {
 	if f == nil {
 		return ""
@@ -34,7 +34,7 @@ func (f *Filter) name() string {
 	return f.Text
 }
 
-// show leaves in a step what the filter shows.
+// show leaves in a step the events that the filter shows.
 //
 // It hides after the read: the cursor, resumesAt and the first block are those of the
 // unfiltered view.

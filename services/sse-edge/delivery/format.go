@@ -15,7 +15,7 @@ import (
 type Format interface {
 	// Kind is the same for formats that make the same blocks of a step.
 	Kind() string
-	// Protocol says what those who watch are shown.
+	// Protocol is the protocol that operators see.
 	Protocol() inspect.Protocol
 	// Opening returns the first block.
 	Opening(ctx context.Context, from Beginning) []byte
@@ -28,15 +28,15 @@ type Format interface {
 	Gaps(s cursor.Step) []byte
 	Closing(s cursor.Step) []byte
 	Heartbeat() []byte
-	// Farewell returns the last block of a connection whose client is to come back.
+	// Farewell returns the last block of a connection whose client is to reconnect.
 	Farewell() []byte
 }
 
 // Companion goes with a connection from its beginning to its end. Its methods are called by the connection's worker.
 // A connection without one has one that does nothing.
 type Companion interface {
-	// Begun is called when the worker has taken the connection, and Ended once it is done with it,
-	// or could not take it.
+	// Begun is called when the worker has taken the connection, and Ended once the worker is done with
+	// it, or could not take it.
 	Begun()
 	Ended(begun bool)
 	// Told is called after the client received events of a step, and Moved when its cursor was
@@ -62,8 +62,8 @@ func (noCompanion) Tick(time.Time)         {}
 
 // Beginning is where a connection begins.
 type Beginning struct {
-	Fresh    bool   // the client has no cursor, or none that is worth anything
-	Resumes  bool   // it has one
+	Fresh    bool   // the client has no usable cursor
+	Resumes  bool   // the client has one
 	Position uint64 // of the cursor
 	Read     bool   // the connection's step has been read
 }

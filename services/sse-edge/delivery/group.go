@@ -15,7 +15,7 @@ type groupFormat struct {
 }
 
 // NewGroup returns a stream of several sessions, each of whose messages is in an envelope. came
-// says how the client came.
+// is where the client began.
 func NewGroup(s *Connections, g *cursor.Group, by Request, came cursor.Arrival) *Connection {
 	c := NewConnection(s, &cursor.Reader{Came: came}, by)
 	c.source, g.Hold, g.Await = g, c.hold, c.await
@@ -67,7 +67,7 @@ func (f groupFormat) Opening(_ context.Context, from Beginning) []byte {
 	return appendJSON(sse.AppendRetry(nil, f.of.cfg.Retry), id, "connect", data)
 }
 
-func (groupFormat) Rewrites() bool { return false } // the group makes them
+func (groupFormat) Rewrites() bool { return false } // the group makes the blocks
 
 func (groupFormat) Event(b, room []byte, _ *window.Item) (_, _ []byte) { return b, room }
 

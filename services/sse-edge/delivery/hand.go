@@ -48,9 +48,9 @@ func (c *Connection) Hand(conn net.Conn, from Beginning) {
 	}()
 }
 
-// open reads what follows the client's cursor, and makes the first block: where a
-// client without a cursor stands is known once its first event is, and whether one
-// with a cursor continues there once what follows was read.
+// open reads the events after the client's cursor, and makes the first block: the
+// cursor of a client without one is known once its first event is, and whether one
+// with a cursor continues there once the next events are read.
 func (c *Connection) open(ctx context.Context, from Beginning) (err error) {
 	r := c.Reader
 	if (from.Fresh || from.Resumes) && !from.Read {
@@ -73,7 +73,7 @@ func (c *Connection) open(ctx context.Context, from Beginning) (err error) {
 	return nil
 }
 
-// readFirst reads what follows the client's cursor. While there is no memory for that, it tries again.
+// readFirst reads the events after the client's cursor. While there is no memory for them, it tries again.
 func (c *Connection) readFirst(ctx context.Context, from Beginning) (cursor.Step, error) {
 	read := func() (cursor.Step, error) {
 		if found, _, ok := c.source.Quick(nil); ok {
@@ -92,7 +92,7 @@ func (c *Connection) readFirst(ctx context.Context, from Beginning) (cursor.Step
 	return c.of.resumed(c.Reader, c.Request, read)
 }
 
-// resumed reads what a client that came back has missed, in a span of its own.
+// resumed reads the events that a resuming client has missed, in a span of its own.
 func (s *Connections) resumed(r *cursor.Reader, by Request, read func() (cursor.Step, error)) (cursor.Step, error) {
 	_, span := s.cfg.Traces.Start(by.Ctx, tracing.Resume.Name, trace.SpanKindInternal)
 	defer span.End()
@@ -116,7 +116,7 @@ func (s *Connections) resumed(r *cursor.Reader, by Request, read func() (cursor.
 	return found, err
 }
 
-// RawOf returns what a connection is to the operating system.
+// RawOf returns the operating system's view of a connection.
 func RawOf(conn net.Conn) (syscall.RawConn, error) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {
@@ -126,7 +126,7 @@ func RawOf(conn net.Conn) (syscall.RawConn, error) {
 }
 
 // waitUntilGone returns when the client has closed the connection. A client has
-// nothing to say on an event stream; what it says is thrown away.
+// nothing to send on an event stream; its bytes are discarded.
 func waitUntilGone(conn net.Conn) {
 	_ = conn.SetReadDeadline(time.Time{}) // fails on a closed connection, as Read does
 	var b [64]byte

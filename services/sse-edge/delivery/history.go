@@ -21,9 +21,9 @@ const (
 	maxGaps = 4096
 )
 
-// History remembers what happened to the clients of the edge last. What does not fit any
-// more is dropped, the oldest first, and since when it has everything is known. It
-// is safe for concurrent use.
+// History remembers the newest connects, resumes, ends and gaps of the edge's clients. It
+// drops the oldest when it is full, and knows the time since when it is complete. It is
+// safe for concurrent use.
 type History struct {
 	mu            sync.Mutex
 	began         int64 // as in happening
@@ -40,7 +40,7 @@ type happening struct {
 	reason    string
 	cursor    uint64
 	requested string // of a gap
-	events    uint64 // of an end, how many were sent
+	events    uint64 // of an end: the number of sent events
 	came      cursor.Arrival
 	certain   bool
 }
@@ -51,7 +51,7 @@ func newHistory() *History {
 	return &History{began: time.Now().UnixNano(), comings: latest{most: maxComings}, gaps: latest{most: maxGaps}}
 }
 
-// note writes something down.
+// note adds an entry.
 func (d *History) note(h happening) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -63,7 +63,7 @@ func (d *History) note(h happening) {
 	}
 }
 
-// noteGap writes down a gap of a step, of which a reader's client was told.
+// noteGap adds a gap of a step that was reported to a reader's client.
 func (d *History) noteGap(r *cursor.Reader, s cursor.Step, g cursor.Gap, by Request) {
 	requested := g.Requested
 	if cut := len(requested) - inspect.MaxRequested; cut > 0 {
@@ -75,8 +75,8 @@ func (d *History) noteGap(r *cursor.Reader, s cursor.Step, g cursor.Gap, by Requ
 	})
 }
 
-// OfSession returns what happened to the clients of a session, the newest of it first, how much
-// there is, and from when on that is all.
+// OfSession returns the entries of a session's clients, the newest first, how many there are,
+// and since when these are all.
 func (d *History) OfSession(session string, limit int) (newest []inspect.Happening, total int, since time.Time) {
 	var found []happening
 	d.mu.Lock()
@@ -102,8 +102,8 @@ func (d *History) OfSession(session string, limit int) (newest []inspect.Happeni
 	return newest, total, since
 }
 
-// Lately returns the gaps that were told within [inspect.Kept], the newest first, how
-// many there were, by reason, and from when on these are all.
+// Lately returns the gaps that were reported within [inspect.Kept], the newest first, how
+// many there were, by reason, and since when these are all.
 func (d *History) Lately(limit int) (newest []inspect.Happening, reasons map[string]int, total int, since time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -121,7 +121,7 @@ func (d *History) Lately(limit int) (newest []inspect.Happening, reasons map[str
 	return newest, reasons, total, d.whole(&d.gaps)
 }
 
-// whole returns from when on books hold everything. The caller holds mu.
+// whole returns since when books are complete. The caller holds mu.
 func (d *History) whole(books ...*latest) time.Time {
 	since := d.began
 	for _, book := range books {
@@ -149,14 +149,14 @@ func (h happening) shown() inspect.Happening {
 	return s
 }
 
-// latest keeps the newest of what is added, oldest first.
+// latest keeps the newest entries, oldest first.
 type latest struct {
 	most      int
 	all       []happening
-	droppedAt int64 // when the newest that was dropped happened; 0 for none
+	droppedAt int64 // the time of the newest dropped entry; 0 for none
 }
 
-// add adds one. Of too many it drops the oldest, some at a time.
+// add adds an entry. Of too many it drops the oldest, some at a time.
 func (l *latest) add(one happening) {
 	if len(l.all) == l.most {
 		drop := l.most / 16

@@ -34,8 +34,8 @@ func (w *worker) find(session string, limit int) found {
 	return f
 }
 
-// shown is called by the connection's worker. The reader of one that is away in a read is not
-// the worker's.
+// shown is called by the connection's worker. The reader of a connection that is away in a read is
+// not the worker's.
 func (c *Connection) shown(session string) inspect.Connection {
 	t := &c.traffic
 	shown := inspect.Connection{
@@ -62,7 +62,7 @@ func (c *Connection) shown(session string) inspect.Connection {
 	return shown
 }
 
-// noteComing writes down that a connection begins.
+// noteComing notes that a connection begins.
 func (c *Connection) noteComing() {
 	if c.Routine {
 		return

@@ -28,7 +28,7 @@ type Metrics struct {
 	Gaps          *prometheus.CounterVec
 }
 
-// NewMetrics registers them; the limit is that of open streams.
+// NewMetrics registers the metrics; maxConnections is the limit of open streams.
 func NewMetrics(reg prometheus.Registerer, maxConnections int) *Metrics {
 	gauge := func(name, help string) prometheus.Gauge { return metric.Gauge(reg, "rejoin_edge_"+name, help) }
 	counter := func(name, help string) prometheus.Counter { return metric.Counter(reg, "rejoin_edge_"+name, help) }
@@ -67,8 +67,8 @@ type stopwatch struct {
 	now int64 // when the clock was read
 }
 
-// since returns how long it took from when an event was stored, in nanoseconds since 1970, to its write, in seconds. It
-// is 0 when the NATS server's clock is ahead.
+// since returns the time from the store of an event, in nanoseconds since 1970, to its write, in seconds. It is 0 when
+// the NATS server's clock is ahead.
 func (s *stopwatch) since(stored int64) float64 {
 	if s.n%clockEvery == 0 {
 		s.now = time.Now().UnixNano()
@@ -77,10 +77,10 @@ func (s *stopwatch) since(stored int64) float64 {
 	return time.Duration(max(s.now-stored, 0)).Seconds()
 }
 
-// CountRefused counts an event stream or a poll that was told to come back later.
+// CountRefused counts an event stream or a poll that was refused for the moment.
 func (s *Connections) CountRefused(reason string) { s.Metrics.Refused.WithLabelValues(reason).Inc() }
 
-// CountTold counts and notes what a client received of a step: its gaps, and n of its events.
+// CountTold counts and notes the part of a step that a client received: its gaps, and n of its events.
 func (s *Connections) CountTold(r *cursor.Reader, step cursor.Step, n int, by Request) {
 	n = min(n, len(step.Items))
 	s.Metrics.Sent.Add(float64(n))

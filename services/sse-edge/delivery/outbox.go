@@ -8,14 +8,14 @@ import (
 	"rejoin/services/sse-edge/window"
 )
 
-// outbox is what is written to a client next: blocks of its own, the frames of a
-// step, and the block that ends the connection. Frames of the window stay where they
-// are; neighbours become one buffer.
+// outbox holds the next bytes to write to a client: blocks of its own, the frames of
+// a step, and the block that ends the connection. Frames of the window are not copied;
+// neighbours become one buffer.
 type outbox struct {
 	buffers [][]byte
 	chunked bool  // each block is a chunk of HTTP/1.1 (RFC 9112, 7.1)
 	size    int   // of all buffers
-	ends    []int // where, in bytes, the leading blocks end, each frame, and the last block
+	ends    []int // the ends, in bytes, of the leading blocks, of each frame, and of the last block
 	made    []byte
 	object  []byte // room for an event as an object of JSON
 }
@@ -31,7 +31,7 @@ func (o *outbox) only(c *Connection, block []byte, last bool) {
 	o.ends = append(o.ends, o.size)
 }
 
-// begin makes what the connection has to be sent before anything else the content.
+// begin makes the connection's Head the content.
 func (o *outbox) begin(c *Connection) {
 	o.clear()
 	o.chunked = c.Chunked
@@ -56,8 +56,8 @@ var (
 	lastChunk = []byte("0\r\n\r\n")
 )
 
-// block adds a block, as a chunk if the body has them. A client that gets a part of a
-// chunk knows that it is one, and does not take a part of an event for the whole.
+// block adds a block, as a chunk if the body has chunks. A client that receives a part of
+// a chunk detects that, and does not take a part of an event for the whole.
 func (o *outbox) block(b []byte) {
 	if len(b) == 0 {
 		return
@@ -88,7 +88,7 @@ func (o *outbox) fill(c *Connection, s cursor.Step) {
 	}
 	if len(s.Items) > 0 {
 		o.ends = append(o.ends, o.size)
-	} else { // it is not cut: its last block may report a gap, which no other read finds again
+	} else { // the step is not cut: its last block may report a gap, which no other read finds again
 		o.ends = append(o.ends, 0)
 	}
 	if c.Format.Rewrites() {
@@ -131,16 +131,16 @@ func (o *outbox) rewrite(c *Connection, it *window.Item) {
 	o.ends = append(o.ends, o.size)
 }
 
-// smallRest is how much of an unfinished frame is copied, as a part of what a connection takes. A larger one
-// is held where it lies: in the window, with its segment, or in memory that counts.
+// smallRest is the most bytes of an unfinished frame that are copied, as part of a connection's own memory. A larger
+// rest is held in place: in the window, with its segment, or in memory that counts.
 const smallRest = 4 << 10
 
 // cut returns how many bytes have to follow the first n so that a block is complete, at
 // least one, and how much a client then has: 0 for the leading blocks, i for the
-// first i frames, and one more than there are frames for everything.
+// first i frames, and one more than the number of frames for everything.
 //
-// The cursor moves back to the end of the frame that was cut: a slow client holds the rest of that
-// frame and nothing else.
+// The cursor moves back to the end of the frame that was cut: a slow client holds only the rest of
+// that frame.
 func (o *outbox) cut(n int) (length, told int) {
 	told, _ = slices.BinarySearch(o.ends, n+1)
 	return o.ends[told] - n, told

@@ -50,11 +50,11 @@ func (s *sockets) attempt(fd uintptr) bool {
 			continue
 		}
 		s.written, s.err = max(n, 0), err
-		return true // whatever came of it: do not wait
+		return true // whatever the result: do not wait
 	}
 }
 
-// HungUp reports whether the peer of a connection sends nothing more, whatever it has sent.
+// HungUp reports whether the peer of a connection has ended its side, even with unread bytes.
 func HungUp(conn syscall.RawConn) (gone bool) {
 	err := conn.Control(func(fd uintptr) {
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}} //nolint:gosec // a descriptor is small

@@ -35,8 +35,7 @@ func (s *sockets) write(conn syscall.RawConn, buffers [][]byte) (n int, err erro
 	return n, nil
 }
 
-// HungUp reports whether the peer of a connection sends nothing more, and has sent nothing that
-// was not read.
+// HungUp reports whether the peer of a connection has ended its side, and all its bytes were read.
 func HungUp(conn syscall.RawConn) (gone bool) {
 	err := conn.Control(func(fd uintptr) {
 		var b [1]byte

@@ -12,13 +12,13 @@ import (
 	"rejoin/shared/sse"
 )
 
-// v1Format is what the formats of /v1 have in common.
+// v1Format is the common part of the formats of /v1.
 type v1Format struct{ *Connection }
 
 func (v1Format) Protocol() inspect.Protocol { return inspect.SSE }
 
-// Heartbeat moves the client's cursor, but never over a gap that it has not been
-// told of yet.
+// Heartbeat moves the client's cursor, but never over a gap that was not reported
+// to it yet.
 func (f v1Format) Heartbeat() []byte {
 	if id := f.source.CursorID(); id != "" {
 		return sse.AppendEvent(nil, id, "cursor", []byte("{}"))
@@ -28,8 +28,8 @@ func (f v1Format) Heartbeat() []byte {
 
 func (f v1Format) Farewell() []byte { return Farewell(f.Retry()) }
 
-// expiring tells a client to renew its token, and, unless a gap is still to be told, the
-// place to go on from.
+// expiring asks a client to renew its token. Its ID is the cursor to continue from, unless
+// a gap is still to be reported.
 func (f v1Format) expiring() []byte {
 	return appendJSON(nil, f.source.CursorID(), "expiring", ExpiringData{f.Expires.UTC()})
 }
@@ -55,8 +55,8 @@ func (f sseFormat) Kind() string {
 	return "sse"
 }
 
-// Opening returns the connect event. A client that receives a gap next keeps the cursor
-// that it came with until then: else a connection that ends before would swallow the gap.
+// Opening returns the connect event. A client that receives a gap next keeps its own
+// cursor until then: else a connection that ends before would swallow the gap.
 func (f sseFormat) Opening(ctx context.Context, from Beginning) []byte {
 	cfg, r := f.of.cfg, f.Reader
 	exists, oldest := r.About(ctx)
@@ -100,8 +100,8 @@ func (f sseFormat) Closing(cursor.Step) []byte {
 	return appendJSON(nil, r.ID(r.Cursor), "close", closeData{Status: "closed", Session: r.Place.Session, Stream: OrNull(r.Place.Stream)})
 }
 
-// Gaps returns the blocks of a step's gaps. All but the last carry the cursor that
-// the client came with, so that none is lost if the connection ends between them.
+// Gaps returns the blocks of a step's gaps. All but the last leave the client its own
+// cursor, so that none is lost if the connection ends between them.
 func (f sseFormat) Gaps(s cursor.Step) []byte {
 	var b []byte
 	for i, g := range GapsOf(f.Reader, s) {
@@ -126,8 +126,8 @@ func GapsOf(r *cursor.Reader, s cursor.Step) []GapData {
 // limitRetry is the reconnection time at the end of a response that a proxy would have cut.
 const limitRetry = 100 * time.Millisecond
 
-// Retry returns the reconnection time that the stream's last block has: a short one, unless
-// all clients come at once.
+// Retry returns the reconnection time of the stream's last block: a short one, unless all
+// clients reconnect at once.
 func (c *Connection) Retry() time.Duration {
 	if c.endAtReason == reasonLimit {
 		return min(limitRetry, c.of.cfg.Retry)
@@ -145,7 +145,7 @@ func (s *Connections) CutAt(by Request) time.Time {
 	return by.Begun.Add(limit - min(limit/4, 5*time.Second))
 }
 
-// ExpiringData is the data of the event that tells that a token is about to expire.
+// ExpiringData is the data of the event that warns that a token is about to expire.
 type ExpiringData struct {
 	// ExpiresAt is when the stream ends, RFC 3339 in UTC.
 	ExpiresAt time.Time `json:"expiresAt"`
@@ -154,12 +154,12 @@ type ExpiringData struct {
 // comment keeps a connection alive.
 var comment = []byte(":\n\n")
 
-// Farewell returns what sends a client away: when to come back.
+// Farewell returns the last block of a connection: the reconnection time.
 func Farewell(retry time.Duration) []byte {
 	return append(sse.AppendRetry(nil, Jitter(retry)), '\n')
 }
 
-// Jitter returns d give or take a third, so that clients do not come back together.
+// Jitter returns d give or take a third, so that clients do not reconnect together.
 func Jitter(d time.Duration) time.Duration {
 	return d*2/3 + time.Duration(rand.Int64N(int64(d)*2/3+1)) //nolint:gosec // no secret
 }

@@ -2,7 +2,7 @@ package delivery
 
 import "time"
 
-// timers is a heap of connections by what is due next.
+// timers is a heap of connections by the time at which they are due.
 type timers []*Connection
 
 func (t timers) Len() int { return len(t) }
@@ -28,7 +28,7 @@ func (t *timers) Pop() any {
 	return c
 }
 
-// wait returns how long there is nothing to do.
+// wait returns the time until the next connection is due.
 func (t timers) wait(now time.Time) time.Duration {
 	if len(t) == 0 {
 		return time.Hour

@@ -9,22 +9,22 @@ import (
 // Of several connections to one stream, the newest one receives the messages; the others are
 // quiet until it is their turn again.
 
-// turns are what a connection has to know while several connections take turns: the newest one receives
+// turns is the state of a connection while several connections take turns: the newest one receives
 // the messages. It belongs to the connection's worker, but for quiet.
 type turns struct {
 	quiet atomic.Bool // another connection receives the messages
-	// WithoutCursor says that the client came without a cursor: it continues where the connection
-	// before it is.
+	// WithoutCursor says that the client came without a cursor: it continues at the cursor of the
+	// previous connection.
 	WithoutCursor bool
-	// served says that it had its turn once.
+	// served says that the connection had its turn once.
 	served bool
-	// next is where to continue when it is the connection's turn again, once it has been quiet.
+	// next is the cursor to continue at when it is the connection's turn again, once it has been quiet.
 	next     *string
-	silenced chan<- string // takes its cursor once it is back
+	silenced chan<- string // takes its cursor once its read has ended
 }
 
-// WaitTurn makes a connection that is not handed over yet quiet until its turn. One that came without a
-// cursor continues where the connection before it is.
+// WaitTurn makes a connection that is not handed over yet quiet until its turn. A client without a cursor
+// continues at the cursor of the previous connection.
 func (c *Connection) WaitTurn(withoutCursor bool) {
 	c.Turns.WithoutCursor, c.Turns.served = withoutCursor, false
 	c.Turns.quiet.Store(true)
@@ -43,7 +43,7 @@ func (c *Connection) Silence(cursor chan<- string) {
 // IsQuiet reports whether another connection receives the messages.
 func (c *Connection) IsQuiet() bool { return c.Turns.quiet.Load() }
 
-// At returns the cursor up to which everything was written, as text; empty when another connection could not use it.
+// At returns the cursor up to which all events were written, as text; empty when another connection could not use it.
 func (c *Connection) At() string {
 	if c.IsQuiet() || c.Reader.Fresh {
 		return ""
@@ -51,7 +51,7 @@ func (c *Connection) At() string {
 	return c.Reader.ID(min(c.written, c.Reader.Cursor))
 }
 
-// reportSilenced makes the connection quiet when somebody waits for that.
+// reportSilenced makes the connection quiet when a caller of Silence waits for that.
 func (c *Connection) reportSilenced() {
 	t := &c.Turns
 	if t.silenced == nil {
@@ -68,7 +68,7 @@ func (c *Connection) reportSilenced() {
 
 // silence makes a connection quiet, at once unless the log is being read for it: such a read ends first.
 func (w *worker) silence(c *Connection, cursor chan<- string) {
-	if t := &c.Turns; t.silenced != nil { // somebody waits already, and a later connection takes over from it
+	if t := &c.Turns; t.silenced != nil { // a connection waits already, and a later one takes over from it
 		t.silenced <- "" // there is room
 		t.next = nil
 	}
@@ -80,22 +80,22 @@ func (w *worker) silence(c *Connection, cursor chan<- string) {
 	}
 }
 
-// takeTurn gives a connection the messages. A client that came with a cursor of its own continues
-// there, one without where the connection before it was, and one that had its turn before
-// there too, but never goes back.
+// takeTurn gives a connection the messages. A client with a cursor of its own continues there, one
+// without at the cursor of the previous connection, and one that had its turn before there too, but
+// never moves back.
 func (w *worker) takeTurn(c *Connection, cursor string) {
 	t := &c.Turns
 	switch {
 	case c.IsOver():
 		return
-	case !t.quiet.Load() && t.silenced != nil: // it is being read for, and is to be quiet first
+	case !t.quiet.Load() && t.silenced != nil: // a goroutine reads for it, and it has to be quiet first
 		t.next = &cursor
 		return
 	case !t.quiet.Load():
 		return
 	}
 	r := c.Reader
-	r.Renew() // while it was quiet it did not read
+	r.Renew() // a quiet connection does not read
 	id, err := event.ParseID(cursor)
 	if err == nil && r.ID(id.Sequence) == cursor && (t.WithoutCursor || t.served && id.Sequence > r.Cursor) {
 		r.MoveTo(id.Sequence)

@@ -20,13 +20,13 @@ import (
 //
 //	window ── a chain changed ──▶ worker ── read of the window, writev that never waits ──▶ socket
 //	                               │  ▲
-//	              what would wait  ▼  │ back
+//	          work that would wait ▼  │ back
 //	                         a goroutine: a read of the log, or a socket that is full
 //
-// A chain that changes is queued once, however many events come and however many
-// connections follow it. So load makes it cheaper: the later a worker comes round to a
-// connection, the more frames go into one write. Connections of one chain whose cursors
-// stand at the same place are served from one read.
+// A chain that changes is queued once, however many events arrive and however many
+// connections follow it. So load makes it cheaper: the later a worker reaches a
+// connection, the more frames fit into one write. Connections of one chain with the
+// same cursor are served from one read.
 //
 // A worker never waits: not for a socket, not for the log, not for a lock that is held across
 // I/O. A connection that has to wait is away, in a goroutine that owns its reader until it is back
@@ -39,12 +39,12 @@ type worker struct {
 	dirty []*chainListener // chains that have changed
 	posts []func()
 
-	// What follows belongs to the goroutine of run.
+	// The fields below belong to the goroutine of run.
 	listeners map[*window.Chain]*chainListener
 	timers    timers
-	more      []*Connection // there is more after their cursors than one write took
+	more      []*Connection // with more events after their cursors than one write took
 	items     []window.Item // memory for reads
-	out       outbox        // what is written
+	out       outbox        // of the present write
 	shared    shared        // the read that out holds
 	socket    sockets
 	watch     stopwatch
@@ -155,20 +155,20 @@ func (w *worker) adopt(c *Connection) {
 	}
 }
 
-// begin sends the first block of a connection and what was read: the worker listens to its chain first and reads on
+// begin sends the first block of a connection and its first step: the worker listens to its chain first and reads on
 // then, so that no change is missed.
 func (w *worker) begin(c *Connection, first cursor.Step) {
 	w.listen(c)
 	c.Request.number, c.traffic.opened = w.of.numbers.Add(1), time.Now().UnixMilli()
 	c.noteComing()
 	c.Companion.Begun()
-	heap.Fix(&w.timers, c.timer) // it may have something to do
+	heap.Fix(&w.timers, c.timer) // the companion may be due
 	c.Head, c.first = append(c.Head, c.first...), nil
 	w.serveOwn(c, first)
 	w.advance(c)
 }
 
-// fail sends a client away whose connection could not be opened.
+// fail ends a connection that could not be opened.
 func (w *worker) fail(c *Connection, err error) {
 	w.of.cfg.SentAway(c.Request, c.Reader.Place, err)
 	w.of.CountRefused("unavailable")
@@ -191,7 +191,7 @@ func (w *worker) listen(c *Connection) {
 	listener.connections = append(listener.connections, c)
 }
 
-// setTimes sets when a connection that begins gets its first heartbeat, and when it ends and why.
+// setTimes sets the time of a new connection's first heartbeat, and the time and reason of its end.
 func (w *worker) setTimes(c *Connection, now time.Time) {
 	cfg := w.of.cfg
 	c.beatAt = now.Add(cfg.Heartbeat)
@@ -214,7 +214,7 @@ func (w *worker) setTimes(c *Connection, now time.Time) {
 	}
 }
 
-// advance sends what follows a connection's cursor.
+// advance sends the events after a connection's cursor.
 func (w *worker) advance(c *Connection) {
 	switch {
 	case c.IsOver(), !c.retryAt.IsZero(): // the log could not be read a moment ago
@@ -248,7 +248,7 @@ func (w *worker) advance(c *Connection) {
 	}
 }
 
-// serve delivers what a read of the window found, and takes the time if the connection was
+// serve delivers the step of a read of the window, and takes the time if the connection was
 // waiting for it.
 func (w *worker) serve(c *Connection, s cursor.Step) {
 	whole := w.writeStep(c, s)
@@ -273,12 +273,12 @@ func (w *worker) serveOwn(c *Connection, s cursor.Step) {
 	w.writeStep(c, s)
 	w.out.clear()
 	c.source.Release()
-	if !c.phase.away() { // else flush has counted what its socket did not take
+	if !c.phase.away() { // else flush has counted the bytes that its socket did not take
 		c.held.Release()
 	}
 }
 
-// clear lets go of what the last read found and what was made of it.
+// clear releases the items of the last read and the blocks made of them.
 func (w *worker) clear() {
 	w.shared = shared{}
 	w.out.clear()
@@ -334,8 +334,8 @@ func (w *worker) write(c *Connection, block []byte) {
 	w.writeStep(c, cursor.Step{})
 }
 
-// read has a connection's cursor moved by a goroutine, since that takes more than a read
-// of the window.
+// read has a goroutine move a connection's cursor, since that takes more than a read of
+// the window.
 func (w *worker) read(c *Connection) {
 	ctx, cancel := context.WithCancel(cursor.WithClient(w.of.cfg.Base, c.Request.Client))
 	c.phase, c.cancel, c.traffic.stood = reading, cancel, c.Reader.Cursor
@@ -347,8 +347,8 @@ func (w *worker) read(c *Connection) {
 }
 
 // flush has a goroutine write the rest of the frame that a full socket has cut after n bytes of the outbox, and
-// moves the cursor back to the end of that frame: a slow client holds no more. What lies in no window counts, and
-// the connection ends as a slow one if there is no memory for it.
+// moves the cursor back to the end of that frame: a slow client holds no more. Bytes that are in no window count,
+// and the connection ends as a slow one if there is no memory for them.
 func (w *worker) flush(c *Connection, s cursor.Step, n int) {
 	length, told := w.out.cut(n)
 	w.noteWritten(c, s, told)
@@ -406,7 +406,7 @@ func (w *worker) back(c *Connection) {
 	}
 	switch {
 	case c.IsOver():
-		c.source.GoBack(s, 0) // what was read was not sent
+		c.source.GoBack(s, 0) // the step was not sent
 		w.release(c)
 	case was == opening && err != nil:
 		w.fail(c, err)
@@ -444,7 +444,7 @@ func (w *worker) back(c *Connection) {
 	}
 }
 
-// end closes a connection's socket and takes the connection from the worker; reason is the metric's. What it holds is
+// end closes a connection's socket and takes the connection from the worker; reason is the metric's. Its resources are
 // released once no goroutine has it.
 func (w *worker) end(c *Connection, reason string) {
 	if c.IsOver() {
@@ -464,7 +464,7 @@ func (w *worker) end(c *Connection, reason string) {
 	}
 }
 
-// unlisten ends what listen began.
+// unlisten ends listen.
 func (w *worker) unlisten(c *Connection) {
 	listener := c.listener
 	last := len(listener.connections) - 1
@@ -476,7 +476,7 @@ func (w *worker) unlisten(c *Connection) {
 	}
 }
 
-// release releases what a connection held. It is not used after that.
+// release releases the resources of a connection. It is not used after that.
 func (w *worker) release(c *Connection) {
 	c.log("a subscriber is gone", c.Reader.Cursor, c.endReason)
 	c.source.Close()
@@ -507,7 +507,7 @@ func (w *worker) drainOne(c *Connection, now time.Time) {
 	drain := w.of.cfg.Drain
 	at := now.Add(time.Duration(rand.Int64N(int64(drain) + 1))) //nolint:gosec // no secret
 	switch {
-	case c.Stays: // its client may not come back
+	case c.Stays: // its client may not reconnect
 		at = now.Add(drain)
 	case c.HandsOver: // by the second half, proxies send the next request to another edge
 		at = now.Add(drain/2 + at.Sub(now)/2)
@@ -518,7 +518,7 @@ func (w *worker) drainOne(c *Connection, now time.Time) {
 	}
 }
 
-// tick does what is due.
+// tick acts on the connections that are due.
 func (w *worker) tick(now time.Time) {
 	for len(w.timers) > 0 {
 		c := w.timers[0]
@@ -545,7 +545,7 @@ func (w *worker) tick(now time.Time) {
 		default:
 			c.beatAt = now.Add(w.of.cfg.Heartbeat)
 			heap.Fix(&w.timers, c.timer)
-			w.advance(c) // nothing woke it, and the end of the window has moved on all the same
+			w.advance(c) // no change woke it, but the end of the window has moved
 			w.beat(c)
 		}
 	}
@@ -566,8 +566,8 @@ func (w *worker) beat(c *Connection) {
 	}
 }
 
-// keepAlive writes a comment to a client for whose connection a goroutine reads the log. What its socket does not take
-// is written before what follows.
+// keepAlive writes a comment to a client for whose connection a goroutine reads the log. The bytes that its socket does
+// not take are written before the next block.
 func (w *worker) keepAlive(c *Connection) {
 	w.clear()
 	w.out.only(c, comment, false)
@@ -580,7 +580,7 @@ func (w *worker) keepAlive(c *Connection) {
 	c.Head = slices.Concat(w.out.rest(n, w.out.size-n, true)...)
 }
 
-// warn tells a client that its token is about to expire. While its connection is away, a frame may be unfinished, or
+// warn warns a client that its token is about to expire. While its connection is away, a frame may be unfinished, or
 // the cursor is not the worker's: the warning follows.
 func (w *worker) warn(c *Connection) {
 	switch {
@@ -592,8 +592,8 @@ func (w *worker) warn(c *Connection) {
 	}
 }
 
-// sendAway ends a connection and tells the client when to come back. At a limit or in a drain, a client without a
-// cursor is waited for until it has its first block: without one it could not continue.
+// sendAway ends a connection and sends the client a reconnection time. At a limit or in a drain, the worker waits
+// until a client without a cursor has its first block: without a cursor it could not continue.
 func (w *worker) sendAway(c *Connection) {
 	waits := c.HandsOver && c.phase.away() || c.phase == opening && c.Reader.Came < cursor.FromWindow
 	if waits && (c.endAtReason == reasonLimit || c.endAtReason == reasonDrain) {
@@ -616,7 +616,7 @@ func (w *worker) writeLast(c *Connection, block []byte) {
 	_, _ = w.writeNow(c) // or the client sees that it is not the end
 }
 
-// What a connection's end is due to, besides its age and its token.
+// The reasons of a connection's end, besides its age and its token.
 const (
 	reasonDrain = "drain"
 	reasonLimit = "limit"
@@ -641,8 +641,8 @@ func reasonToEnd(err error) string {
 }
 
 // flush writes to a connection, and waits for as long as there is progress. If hold is not nil, the rest lies in
-// a segment of the window that may be dropped, and clients that read slowly would hold a segment each: what is left
-// after one time-out is copied, once hold has it count. The error is that of a stalled write if hold says no.
+// a segment of the window that may be dropped, and clients that read slowly would hold a segment each: the bytes left
+// after one time-out are copied, once hold counts them. The error is that of a stalled write if hold returns false.
 func flush(conn net.Conn, rest net.Buffers, timeout time.Duration, hold func(bytes int) bool) error {
 	for len(rest) > 0 {
 		if err := conn.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
@@ -668,8 +668,8 @@ func flush(conn net.Conn, rest net.Buffers, timeout time.Duration, hold func(byt
 // Do has the connection's worker call a function.
 func (c *Connection) Do(f func()) { c.worker.send(f) }
 
-// SendAll sends what the window has after the connection's cursor, and reports whether that was all and the connection
-// still runs. Its worker calls it.
+// SendAll sends the window's events after the connection's cursor, and reports whether these were all and the
+// connection still runs. Its worker calls it.
 func (c *Connection) SendAll() bool {
 	c.worker.advance(c)
 	return (c.phase == live || c.IsQuiet() && !c.IsAway()) && !c.IsOver() && c.retryAt.IsZero()
@@ -679,7 +679,7 @@ func (c *Connection) SendAll() bool {
 // the connection is not away.
 func (c *Connection) WriteEnd() { c.worker.serveOwn(c, cursor.Step{Ended: true}) }
 
-// shared is a read that serves every connection of a chain whose cursor stands where it
+// shared is a read that serves every connection of a chain with the cursor from which it
 // began: the worker's outbox holds its frames.
 type shared struct {
 	read     cursor.Shared
@@ -697,9 +697,9 @@ func (s *shared) keep(c *Connection, from uint64, found cursor.Step) {
 	}
 }
 
-// serves reports whether a connection may be sent what the outbox holds. Whatever could
-// make a reader of its own see something else wakes the chain, and so has queued
-// the listener.
+// serves reports whether a connection may be sent the content of the outbox. Any change
+// that would give the connection's own reader another result wakes the chain, and so
+// has queued the listener.
 func (s *shared) serves(c *Connection) bool {
 	return s.listener != nil && s.listener == c.listener && len(c.Head) == 0 && !s.listener.queued.Load() && s.read.Fits(c.Reader) &&
 		c.Format.Kind() == s.format && c.Chunked == s.chunked && c.Filter.name() == s.filter

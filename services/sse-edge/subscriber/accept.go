@@ -12,8 +12,8 @@ import (
 // MediaStream is the media type of an event stream.
 const MediaStream = "text/event-stream"
 
-// unreadable stands for a weight that is none: what has it is acceptable, and nothing is
-// preferred less.
+// unreadable stands for a weight that cannot be read: a media type with it is acceptable,
+// and none is preferred less.
 const unreadable = 1e-9
 
 // accepted yields the media types of an Accept header in lower case, with their weights
@@ -65,15 +65,15 @@ func PrefersStream(accept string) bool {
 // Form is the form of an answer to a subscriber.
 type Form uint8
 
-// FormNone is none that the edge has.
+// FormNone stands for forms that the edge does not have.
 const (
 	FormNone Form = iota
 	FormStream
 	FormPage
 )
 
-// FormOf chooses between stream and page: what an Accept header gives the greatest weight, and names
-// first of those with the same. No header, and */*, mean the stream.
+// FormOf chooses between stream and page: the form to which an Accept header gives the greatest weight,
+// and the first one of those with the same. No header, and */*, mean the stream.
 func FormOf(accept string) (form Form) {
 	if strings.TrimSpace(accept) == "" {
 		return FormStream

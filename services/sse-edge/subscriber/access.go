@@ -16,11 +16,11 @@ import (
 	"rejoin/shared/web"
 )
 
-// Authorize returns an error unless a request may read a session: what the token does not
-// allow is 403, whatever there is, and a session of another is 404, the same as one that
-// is not there. So a client cannot wait for a session that somebody else may create. With
-// access control it returns the life of the session that the caller may read: no other one
-// of the name may be read.
+// Authorize returns an error unless a request may read a session: a session that the token
+// does not allow is 403, whether it exists or not, and another owner's session is 404, the
+// same as one that does not exist. So a client cannot wait for a session that others may
+// create. With access control it returns the life of the session that the caller may read:
+// no other one of the name may be read.
 func (s *Service) Authorize(c *fiber.Ctx, name string, grants auth.Grants) (life string, err error) {
 	if !s.Config.Access.On() {
 		return "", nil
@@ -37,13 +37,13 @@ func (s *Service) Authorize(c *fiber.Ctx, name string, grants auth.Grants) (life
 	return rec.Life, Problem(err)
 }
 
-// UsedBy returns whether a session is there for a caller; see [auth.Grants.Uses].
+// UsedBy returns a function that reports whether a session exists for a caller; see [auth.Grants.Uses].
 func UsedBy(g auth.Grants) func(session.Record) bool {
 	return func(rec session.Record) bool { return g.Uses(rec.Owner, rec.Members) }
 }
 
-// Guest is who reads a session as its member, and may be taken out while it does. A nil guest
-// is one who stays, as the owner. One who waits for a session has no life.
+// Guest is a client that reads a session as its member, and may be removed while it reads. A nil
+// guest, such as the owner, is never removed. A guest that waits for a session has no life.
 type Guest struct {
 	Grants        auth.Grants
 	Session, Life string
@@ -69,7 +69,7 @@ func (s *Service) Out(g *Guest) bool {
 	return ok && (g.Life == "" || rec.Life == g.Life) && !UsedBy(g.Grants)(rec)
 }
 
-// Revoked asks whether a stream's client is still let in; nil: always.
+// Revoked returns a function that reports whether a stream's client may no longer read; nil: it always may.
 func (s *Service) Revoked(g *Guest) func() bool {
 	if g == nil {
 		return nil
@@ -78,7 +78,7 @@ func (s *Service) Revoked(g *Guest) func() bool {
 }
 
 // VisibleNow is [session.Registry.Visible], which may answer from a copy, unless the window
-// knows better.
+// knows another life.
 func (s *Service) VisibleNow(ctx context.Context, name string, grants auth.Grants) (session.Record, error) {
 	rec, err := s.sessions.Visible(ctx, name, UsedBy(grants))
 	if err != nil {
@@ -104,13 +104,13 @@ func (s *Service) AuthorizeLife(ctx context.Context, name, life string, grants a
 		return life, false, nil
 	case err != nil:
 		return "", false, err
-	case life != "" && rec.Life != life: // a newer one; the window comes to it
+	case life != "" && rec.Life != life: // a newer one; the window will reach it
 		return life, false, nil
 	}
 	return rec.Life, true, nil
 }
 
-// What [Service.Admit] returns, which has counted why.
+// The errors of [Service.Admit], which has counted the reason.
 var (
 	ErrNoRoom   = web.New(web.CodeUnavailable, "The edge has no room at the moment.")
 	ErrStopping = web.Wrap(ErrNoRoom, web.CodeUnavailable, "The edge is stopping.")
@@ -130,7 +130,7 @@ func (s *Service) Admit(c *fiber.Ctx, sessions ...string) (delivery.Request, err
 	return by, nil
 }
 
-// ClientAddress is what the address of a request's client counts as.
+// ClientAddress is the address as which a request's client counts.
 func (s *Service) ClientAddress(c *fiber.Ctx) netip.Addr {
 	return web.Counted(s.Config.Clients.Address(c))
 }

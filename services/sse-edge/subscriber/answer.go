@@ -10,7 +10,7 @@ import (
 	"rejoin/shared/web"
 )
 
-// Uncached sets the headers of all answers to who asks for events.
+// Uncached sets the headers of all answers to requests for events.
 func Uncached(c *fiber.Ctx) {
 	c.Set(fiber.HeaderCacheControl, "no-store, no-transform")
 	c.Set(fiber.HeaderVary, "Accept, Origin")
@@ -44,7 +44,7 @@ func SendBriefly(c *fiber.Ctx, block []byte) error {
 	return c.Send(block)
 }
 
-// SendStream hands a stream over to a worker, after the request. A client of HTTP/1.1 gets it in chunks
+// SendStream hands a stream over to a worker, after the request. A client of HTTP/1.1 receives it in chunks
 // where the connection is Chunked.
 func SendStream(c *fiber.Ctx, conn *delivery.Connection, from delivery.Beginning) error {
 	conn.Head = responseHead(c, conn.Chunked)

@@ -18,7 +18,7 @@ type Config struct {
 	// PartitionLinger is how long a partition without readers is still followed; -1: all
 	// partitions are followed, from the start on.
 	PartitionLinger flagtype.Duration `name:"partition-linger" help:"How long the edge follows a partition that no client reads any more; -1 to follow all partitions, always." default:"5m" placeholder:"DURATION"`
-	// LogReads is how many reads below the window go on at a time.
+	// LogReads is how many reads below the window may run at a time.
 	LogReads int `name:"log-reads" help:"Maximum concurrent reads from disk for clients that are too far behind to be served from memory." default:"8" placeholder:"N"`
 	// Heartbeat is the time between two cursor events on a connection.
 	Heartbeat time.Duration `name:"heartbeat" help:"Time between two cursor events on a connection." default:"15s"`
@@ -33,16 +33,16 @@ type Config struct {
 	WriteTimeout time.Duration `name:"write-timeout" help:"How long a write to a client may stall before the connection is closed." default:"10s"`
 	// MaxConnections bounds the event streams that are open at a time.
 	MaxConnections int `name:"max-connections" help:"Maximum number of open event streams." default:"100000" placeholder:"N"`
-	// MaxSessionConnections bounds those of one session.
+	// MaxSessionConnections bounds the streams of one session.
 	MaxSessionConnections int `name:"max-session-connections" help:"Maximum number of open event streams per session." default:"10000" placeholder:"N"`
-	// MaxConnectionSessions bounds what one connection follows: its sessions, or, where it names
+	// MaxConnectionSessions bounds the sessions that one connection follows, or, where it names
 	// streams, the streams of its sessions. 0: a connection follows one session.
 	MaxConnectionSessions int `name:"max-connection-sessions" help:"Maximum number of sessions, or of streams of sessions, that one connection may follow; 0 for none." default:"500" placeholder:"N"`
-	// MaxAddressConnections bounds those from one client address; all of an IPv6 /64
+	// MaxAddressConnections bounds the streams of one client address; all of an IPv6 /64
 	// network are one.
 	MaxAddressConnections int `name:"max-address-connections" help:"Maximum number of open event streams per client address (IPv6: one /64 network)." default:"10000" placeholder:"N"`
 	// MaxAddressConnectRate bounds how often a client address may connect or poll, in
-	// requests a second; what ten seconds give may come at once. 0 and -1: no limit.
+	// requests a second; the requests of ten seconds may come at once. 0 and -1: no limit.
 	MaxAddressConnectRate int `name:"max-address-connect-rate" help:"Connects and polls per second from one client address (IPv6: one /64 network); bursts of ten seconds' worth are allowed; 0 or -1 for unlimited." default:"0" placeholder:"N"`
 	// Drain is over how much time connections are closed when the edge stops.
 	Drain time.Duration `name:"drain" help:"Time over which a stopping edge closes its connections, at most two thirds of --stop-timeout." default:"20s"`

@@ -19,11 +19,11 @@ import (
 // pageBytes bounds a page: the first event that would exceed it begins the next one.
 const pageBytes = 4 << 20
 
-// Page answers a poll, at once when there is something to tell, or else after at
-// most the wait that was asked for. It counts until its last byte is written.
+// Page answers a poll, at once when there are events or gaps to report, or else after at
+// most the requested wait. It counts until its last byte is written.
 //
 // A page that is requested right after a 201 may lack the event: JetStream has it, the tail
-// brings it a moment later.
+// receives it a moment later.
 func (s *Service) Page(c *fiber.Ctx, req Request, form PageForm) error {
 	by, err := s.Admit(c, req.At.Session)
 	if err != nil {
@@ -44,11 +44,11 @@ func (s *Service) Page(c *fiber.Ctx, req Request, form PageForm) error {
 	return web.SendCounted(c, body, over)
 }
 
-// PageForm appends the answer to a poll, of what was read.
+// PageForm appends the answer to a poll, made of the step that was read.
 type PageForm func(b []byte, r *cursor.Reader, step cursor.Step) ([]byte, error)
 
-// readPage waits for what a poll is to be told, and returns the answer. held grows by what the
-// answer takes.
+// readPage waits for the step of a poll, and returns the answer. held grows by the memory of the
+// answer.
 func (s *Service) readPage(c *fiber.Ctx, req Request, by delivery.Request, held *quota.Part, form PageForm) ([]byte, error) {
 	limit := window.Limits{Events: req.Limit, Bytes: pageBytes}
 	if req.Filter != nil {
@@ -61,7 +61,7 @@ func (s *Service) readPage(c *fiber.Ctx, req Request, by delivery.Request, held 
 	defer r.Close()
 	read := s.memory.Part(s.Config.Clients.Client(c)) // of the log, by the last step
 	defer read.Release()
-	r.Hold = func(bytes int) bool { return read.Resize(3 * int64(bytes)) } // as they came, as frames, and what the collector leaves
+	r.Hold = func(bytes int) bool { return read.Resize(3 * int64(bytes)) } // as read, as frames, and as garbage
 	if !req.Expires.IsZero() {
 		req.Wait = min(req.Wait, max(time.Until(req.Expires), 0))
 	}
@@ -84,7 +84,7 @@ func (s *Service) readPage(c *fiber.Ctx, req Request, by delivery.Request, held 
 		return nil, web.New(web.CodeNotFound, "There is no such session.")
 	}
 	if len(step.Gaps) > 0 && req.OnGapError {
-		s.Connections.CountTold(r, step, 0, by) // of its events the client gets none
+		s.Connections.CountTold(r, step, 0, by) // the client receives none of its events
 		return nil, GoneProblem(step.Gap())
 	}
 	size := pageOverhead * (1 + len(step.Gaps))
@@ -98,10 +98,10 @@ func (s *Service) readPage(c *fiber.Ctx, req Request, by delivery.Request, held 
 	return form(make([]byte, 0, size), r, step)
 }
 
-// pageOverhead is about what an answer has of a gap, and of an event besides its frame.
+// pageOverhead is about the bytes of a gap in an answer, and of an event besides its frame.
 const pageOverhead = 200
 
-// goneEvery is how often a poll that waits checks whether its client is still there.
+// goneEvery is how often a poll that waits checks whether its client is still connected.
 const goneEvery = time.Second
 
 // listening returns a context that ends when the client has hung up, or the edge stops.
@@ -130,7 +130,7 @@ func (s *Service) listening(conn net.Conn) (_ context.Context, stop func()) {
 	}
 }
 
-// Poll reads until there is something to tell, wait is over, or ctx ends.
+// Poll reads until a step is not empty, wait is over, or ctx ends.
 func (s *Service) Poll(ctx context.Context, r *cursor.Reader, wait time.Duration) (cursor.Step, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait+OpenTimeout)
 	defer cancel()
@@ -148,7 +148,7 @@ func (s *Service) Poll(ctx context.Context, r *cursor.Reader, wait time.Duration
 	}
 }
 
-// await waits until there may be something more. It reports false when the poll's wait is over.
+// await waits until there may be a new event. It returns false when the poll's wait is over.
 func (s *Service) await(ctx context.Context, changed <-chan struct{}, wait *time.Timer) bool {
 	select {
 	case <-changed:
@@ -165,7 +165,7 @@ func GoneProblem(g cursor.Gap) error {
 	return web.New(web.CodeGap, "The cursor cannot be continued: "+string(g.Reason)+".")
 }
 
-// How much is read for one page of what a filter shows. What follows is for the next one, which continues at the
+// The most that is read for one page of a filter. Later events are for the next page, which continues at the
 // cursor, however little this one shows.
 const (
 	filteredEvents = 10 * MaxLimit
@@ -173,7 +173,7 @@ const (
 )
 
 // pollFiltered is Poll for a client with a filter: it reads until the page is full, or
-// there is nothing more, and nothing is to be waited for either.
+// there are no more events, and none to wait for either.
 func (s *Service) pollFiltered(ctx context.Context, r *cursor.Reader, req Request) (page cursor.Step, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, req.Wait+OpenTimeout)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"rejoin/shared/web"
 )
 
-// Request is what a subscriber asks for.
+// Request is a subscriber's request.
 type Request struct {
 	At    window.Place
 	Start cursor.Start
@@ -18,13 +18,13 @@ type Request struct {
 	Envelope bool
 	// Filter says which events are shown; nil: all.
 	Filter *delivery.Filter
-	// OnGapError answers 410 instead of telling a gap in the stream.
+	// OnGapError answers 410 instead of reporting a gap in the stream.
 	OnGapError bool
 	Limit      int
 	Wait       time.Duration
-	// Expires is when the token does; zero without access control.
+	// Expires is when the token expires; zero without access control.
 	Expires time.Time
-	// Guest is who asks, if that is a member of the session.
+	// Guest is the client, if it is a member of the session.
 	Guest *Guest
 }
 
@@ -40,10 +40,10 @@ const (
 	StepBytes  = 256 << 10
 )
 
-// OpenTimeout bounds what a subscriber may wait for before its first answer.
+// OpenTimeout bounds how long a subscriber may wait for its first answer.
 const OpenTimeout = 10 * time.Second
 
-// Problem returns an error of the log as a client receives it: trouble that will pass is unavailable.
+// Problem returns an error of the log as a client receives it: a temporary one is unavailable.
 func Problem(err error) error {
 	if err != nil && cursor.Transient(err) {
 		return web.Wrap(err, web.CodeUnavailable, "The log cannot be reached at the moment.")

@@ -28,7 +28,7 @@ type Service struct {
 	Parts       *cursor.Partitions
 	Connections *delivery.Connections
 	Admission   *admission.Admission
-	// Refusals logs what goes wrong for clients. The application closes it.
+	// Refusals logs the refused requests of clients. The application closes it.
 	Refusals *web.Refusals
 
 	// Config is not to be changed.
@@ -85,8 +85,7 @@ func (s *Service) SentAway(by delivery.Request, at window.Place, why error) {
 	s.Refusals.Warn(by.Ctx, web.CodeUnavailable, by.Address, "a subscriber is sent away with a retry", why, "session", at.Session, "stream", at.Stream)
 }
 
-// Run follows partitions and moves cursors until ctx ends. Streams that are open then stay where
-// they are.
+// Run follows partitions and moves cursors until ctx ends. Streams that are open then receive no more events.
 func (s *Service) Run(ctx context.Context) {
 	tailCtx, stopTails := context.WithCancel(context.WithoutCancel(ctx))
 	var tails sync.WaitGroup
