@@ -10,8 +10,8 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// A scan that takes too long, or breaks, hands over what it has read: its readers continue there. With nothing
-// for them they get the error.
+// A scan that takes too long, or breaks, hands over the entries read so far: its readers continue after them.
+// Readers without an entry get the error.
 func TestLogScan_HandsOverWhatItHasRead(t *testing.T) {
 	quiet, busy := streamOf("quiet"), streamOf("busy")
 	reads := map[string]*logRead{

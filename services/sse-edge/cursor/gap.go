@@ -16,7 +16,7 @@ const (
 	// ReasonTrimmed: the stream or session had too many events, bytes or open streams, or the session was closed
 	// for longer than --closed-grace.
 	ReasonTrimmed GapReason = "trimmed"
-	// ReasonCleared: somebody cleared the stream or session.
+	// ReasonCleared: the stream or session was cleared.
 	ReasonCleared GapReason = "cleared"
 	// ReasonRolledBack: the log has lost the event that the ID names.
 	ReasonRolledBack GapReason = "rolled_back"

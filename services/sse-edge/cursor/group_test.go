@@ -21,9 +21,8 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// tryGroup opens places, of which those with an asterisk are patterns. A plus marks an added one, and a
-// slash is before a stream. The blocks of events are their sessions and sequences, and ids takes the ID
-// after each.
+// tryGroup opens places; an asterisk ends a pattern, a plus marks an added place, and a slash is before a
+// stream. The blocks of events are their sessions and sequences, and ids takes the ID after each.
 func tryGroup(t *testing.T, f *edgetest.Log, ps *Partitions, from Start, ids *[]string, change func(*GroupConfig), names ...string) (*Group, error) {
 	t.Helper()
 	cfg := GroupConfig{
@@ -69,13 +68,12 @@ func openAfter(t *testing.T, f *edgetest.Log, ps *Partitions, after string, ids 
 	return openGroup(t, f, ps, Start{After: after}, ids, nil, names...)
 }
 
-// next reads the next step.
 func next(t *testing.T, g *Group) Step {
 	t.Helper()
 	return must.Value(g.Next(waittest.Context(t)))(t)
 }
 
-// eachStep reads until there is nothing.
+// eachStep reads until there are no more events.
 func eachStep(t *testing.T, g *Group, do func(Step)) {
 	t.Helper()
 	for more := true; more; {
@@ -85,7 +83,7 @@ func eachStep(t *testing.T, g *Group, do func(Step)) {
 	}
 }
 
-// readAll reads until there is nothing, and returns the events, the changes and the gaps in their order.
+// readAll reads all steps, and returns the events, the changes and the gaps in their order.
 func readAll(t *testing.T, g *Group) string {
 	t.Helper()
 	var b strings.Builder
@@ -103,7 +101,7 @@ func readAll(t *testing.T, g *Group) string {
 	return strings.TrimSpace(b.String())
 }
 
-// readsAll fails unless a group reads what is wanted.
+// readsAll fails unless a group reads the wanted events, changes and gaps.
 func readsAll(t *testing.T, g *Group, want string) {
 	t.Helper()
 	if got := readAll(t, g); got != want {
@@ -111,7 +109,7 @@ func readsAll(t *testing.T, g *Group, want string) {
 	}
 }
 
-// readsEvents fails unless a group reads these events, whatever sessions open and close.
+// readsEvents fails unless a group reads these events; it ignores sessions that open and close.
 func readsEvents(t *testing.T, g *Group, want ...string) {
 	t.Helper()
 	if got := events(readAll(t, g)); !slices.Equal(got, want) {
@@ -119,7 +117,7 @@ func readsEvents(t *testing.T, g *Group, want ...string) {
 	}
 }
 
-// resumesAfterEach fails unless a client that comes with any of the IDs receives the events after it, and no gap.
+// resumesAfterEach fails unless a client with any of the IDs receives the events after it, and no gap.
 func resumesAfterEach(t *testing.T, f *edgetest.Log, ps *Partitions, ids []string, names ...string) {
 	t.Helper()
 	for i, id := range ids {
@@ -130,7 +128,7 @@ func resumesAfterEach(t *testing.T, f *edgetest.Log, ps *Partitions, ids []strin
 	}
 }
 
-// knows waits until the window has come to sessions.
+// knows waits until the window has sessions.
 func knows(t *testing.T, ps *Partitions, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -138,7 +136,7 @@ func knows(t *testing.T, ps *Partitions, names ...string) {
 	}
 }
 
-// withSessions returns a log with sessions, and its partitions, whose windows have come to these.
+// withSessions returns a log with sessions, and its partitions, whose windows have these.
 func withSessions(t *testing.T, names ...string) (*edgetest.Log, *Partitions) {
 	t.Helper()
 	f := edgetest.NewLog(t)
@@ -157,7 +155,7 @@ func comesTo(t *testing.T, ps *Partitions, session string, last uint64) uint64 {
 	return last
 }
 
-// evict publishes so much that the window has nothing else left.
+// evict publishes so much that the window evicts all earlier events.
 func evict(t *testing.T, f *edgetest.Log) {
 	t.Helper()
 	for range 3 {
@@ -165,8 +163,8 @@ func evict(t *testing.T, f *edgetest.Log) {
 	}
 }
 
-// What the window has of two lives by the time that it is read comes in its order, and nothing of
-// another session overtakes it.
+// Events of two lives in one read of the window are sent in their order, and no event of another
+// session overtakes them.
 func TestGroup_TwoLivesInOneRead(t *testing.T) {
 	f, ps := withSessions(t, "s", "x")
 	g := openGroup(t, f, ps, Start{}, nil, nil, "s", "x")
@@ -222,7 +220,7 @@ func TestGroup_LifeInBetween(t *testing.T) {
 }
 
 // A life that the client may read is read although the registry has a later one already, and one that
-// nobody but others may read is no gap.
+// only other clients may read is no gap.
 func TestGroup_LivesOfOthers(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Create("s", "alice")
@@ -272,7 +270,7 @@ func TestGroup_SessionsBeginInOneRead(t *testing.T) {
 	resumesAfterEach(t, f, ps, ids, "s", "y", "z")
 }
 
-// While it is unknown whether the client may read a new life, nothing after its opening is sent.
+// While it is unknown whether the client may read a new life, no event after its opening is sent.
 func TestGroup_AdmissionFails(t *testing.T) {
 	f, ps := withSessions(t, "s", "x")
 	outage := errors.New("an outage")
@@ -300,7 +298,7 @@ func TestGroup_AdmissionFails(t *testing.T) {
 	readsAll(t, g, fmt.Sprintf("s:open s:%d x:%d", first, last))
 }
 
-// A session that the client was let in to while it was away is a gap, and that is no other one's.
+// A session that the client was allowed to read while it was disconnected has a gap, and no other session has one.
 func TestGroup_AdmittedWhileAway(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Create("s", "")
@@ -341,7 +339,7 @@ func TestGroup_AdmittedWhileAway(t *testing.T) {
 	}
 }
 
-// A client that becomes a member of a session follows it from there on, also while the registry is
+// A client that becomes a member of a session follows it from then on, also while the registry is
 // behind the log.
 func TestGroup_BecomesMember(t *testing.T) {
 	for _, stream := range []string{"", "/a"} {
@@ -461,7 +459,7 @@ func TestGroup_RolledBackWhileItReads(t *testing.T) {
 	}
 }
 
-// What the members have read ahead of the position was not sent: there is no gap if it is lost.
+// Events that the members have read ahead of the position were not sent: there is no gap if they are lost.
 func TestGroup_RolledBackBeforeItIsSent(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.PublishTo("x", "a", 4)
@@ -482,7 +480,7 @@ func TestGroup_RolledBackBeforeItIsSent(t *testing.T) {
 	}
 }
 
-// A session that had ended in what the log still has stays closed.
+// A session whose end the log still has after a roll-back stays closed.
 func TestGroup_ClosedBeforeARollback(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Create("s", "")
@@ -504,7 +502,7 @@ func TestGroup_ClosedBeforeARollback(t *testing.T) {
 }
 
 // rollBack has the window of a session begin again in a new generation, after the sequence that it has
-// in common with the one before. sessions have an event each there.
+// in common with the previous one. sessions have an event each there.
 func rollBack(ps *Partitions, session string, common uint64, sessions ...string) {
 	p := ps.Of(session)
 	state, _ := ps.log.State(p.number)
@@ -527,8 +525,8 @@ func allowed(f *edgetest.Log) func(*GroupConfig) {
 	}
 }
 
-// A client comes with the ID of an edge that is ahead. Sessions that began after its position, or whose name was used
-// again before it, are no gaps. The log is asked for the newest opening and the end of each, or for its newest entry.
+// A client has the ID of an edge that is ahead. Sessions that began after its position, or whose name was used again
+// before it, are no gaps. The log is asked for the newest opening and the end of each, or for its newest entry.
 func TestGroup_EdgeIsBehind(t *testing.T) {
 	for _, access := range []bool{false, true} {
 		f := edgetest.NewLog(t)
@@ -569,7 +567,7 @@ func TestGroup_EdgeIsBehind(t *testing.T) {
 	}
 }
 
-// A client comes with the ID of an edge that is ahead, and knows of an end that the window has yet to come to.
+// A client has the ID of an edge that is ahead, and knows an end that the window has yet to reach.
 func TestGroup_EndAheadOfTheWindow(t *testing.T) {
 	for _, stream := range []string{"", "/a"} {
 		f := edgetest.NewLog(t)
@@ -589,7 +587,7 @@ func TestGroup_EndAheadOfTheWindow(t *testing.T) {
 	}
 }
 
-// A session whose opening and events a roll-back took is followed in the life that a connected reader has:
+// A session whose opening and events a roll-back removed is followed in the life of a connected reader:
 // its publisher continues there.
 func TestGroup_RollBackTakesTheOpening(t *testing.T) {
 	f := edgetest.NewLog(t)
@@ -608,7 +606,7 @@ func TestGroup_RollBackTakesTheOpening(t *testing.T) {
 	readsAll(t, g, fmt.Sprint("s:", next))
 }
 
-// A generation that begins while sessions catch up takes the others' position back no further than the
+// A generation that begins while sessions catch up moves the others' position back no further than the
 // roll-back.
 func TestGroup_GenerationWhileSessionsCatchUp(t *testing.T) {
 	f := edgetest.NewLog(t)
@@ -652,7 +650,7 @@ func inTwoPartitions(f *edgetest.Log) (first, second string) {
 	return names[0], names[1]
 }
 
-// What was removed before a client came is no gap when it comes again, with whichever ID it received.
+// Events that were removed before a client came are no gap when it resumes, with any ID that it received.
 func TestGroup_RemovedBeforeTheClientCame(t *testing.T) {
 	for name, backfill := range map[string]int{"window": 0, "log": -1} {
 		t.Run(name, func(t *testing.T) {
@@ -683,7 +681,7 @@ func TestGroup_RemovedBeforeTheClientCame(t *testing.T) {
 	}
 }
 
-// Where one of two partitions is rolled back, events of the other have the position that it goes back to.
+// When one of two partitions is rolled back, events of the other have the position of the roll-back.
 func TestGroup_RolledBackBehindAnotherPartition(t *testing.T) {
 	f := edgetest.NewLogOf(t, 2)
 	ps := followLog(t, f, 0)
@@ -705,7 +703,7 @@ func TestGroup_RolledBackBehindAnotherPartition(t *testing.T) {
 	}
 }
 
-// No event of another partition has a position after a gap that is not told yet.
+// No event of another partition has a position after a gap that is not reported yet.
 func TestGroup_GapWaitsForTheLog(t *testing.T) {
 	f := edgetest.NewLogOf(t, 2)
 	ps := followLog(t, f, 0)
@@ -719,15 +717,15 @@ func TestGroup_GapWaitsForTheLog(t *testing.T) {
 	one := comesTo(t, ps, first, f.PublishTo(first, "a", 1))
 	p := ps.Of(second)
 	state, _ := ps.log.State(p.number)
-	p.window.Rollback(state, two, two+1, two-2) // what lies between is read from the log
+	p.window.Rollback(state, two, two+1, two-2) // the events in between are read from the log
 	p.window.Reach(two, 0)
 	ctx, cancel := context.WithCancel(waittest.Context(t))
 	cancel()
 	if s, err := g.Next(ctx); len(s.Items) > 0 || err == nil {
 		t.Errorf("%d events before the gap, %v", len(s.Items), err)
 	}
-	// Nor has one a position after which a client without an ID has not been read for: what was removed before it
-	// came would be a gap.
+	// Nor has one a position of a partition that was not read yet for a client without an ID: events that were
+	// removed before the client came would be a gap.
 	fresh := openAfter(t, f, ps, "", nil, first, second)
 	if s, err := fresh.Next(ctx); len(s.Items) > 0 || err == nil {
 		t.Errorf("%d events before the first read of the other partition, %v", len(s.Items), err)
@@ -756,7 +754,7 @@ func TestGroup_HeartbeatBelowAJump(t *testing.T) {
 	}
 }
 
-// A session that is added while another one catches up takes nothing from that.
+// A session that is added while another one catches up takes no events from that one.
 func TestGroup_AddedWhileAnotherCatchesUp(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.PublishTo("new", "a", 4)
@@ -834,7 +832,7 @@ func TestGroup_NextLifeWhileCatchingUp(t *testing.T) {
 	}
 }
 
-// An opening that was written again while a client was away begins no session.
+// An opening that was written again while a client was disconnected begins no session.
 func TestGroup_OpeningWrittenAgain(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Create("s", "")
@@ -900,9 +898,9 @@ func publishLarge(t *testing.T, f *edgetest.Log, session string, size int) uint6
 	return ack.Sequence
 }
 
-// The next life of a name is followed from its beginning, also when the window has lost that by the time
-// that the life before is read, and has its opening as it was written again. What the log has forgotten of that
-// life by then is not known.
+// The next life of a name is followed from its beginning, also when the window has evicted that by the time
+// that the life before is read, and has the copy of its opening. Entries of that life that the log has forgotten
+// by then are not known.
 func TestGroup_NextLifeBelowTheWindow(t *testing.T) {
 	for name, again := range map[string]bool{"once": false, "again": true} {
 		t.Run(name, func(t *testing.T) {
@@ -962,7 +960,7 @@ func TestGroup_HoldsFewLargeEvents(t *testing.T) {
 	}
 }
 
-// ahead is how much a group's members have read and no step has taken.
+// ahead is the size of the events that a group's members have read and no step has taken.
 func ahead(g *Group) (bytes int) {
 	for _, m := range g.members {
 		bytes += m.bytes()
@@ -970,8 +968,8 @@ func ahead(g *Group) (bytes int) {
 	return bytes
 }
 
-// What was read ahead of the log counts, and is read again if there is no memory for it. What was read ahead of
-// the window is not kept for a client that reads slowly.
+// Events read ahead from the log count, and are read again if there is no memory for them. Events read ahead from
+// the window are not kept for a client that reads slowly.
 func TestGroup_ReadAhead(t *testing.T) {
 	const partitions, rounds, size = 4, 3, 40 << 10
 	f := edgetest.NewLogOf(t, partitions)
@@ -1028,11 +1026,11 @@ func TestGroup_ReadAhead(t *testing.T) {
 	}
 }
 
-// Pages of the log that members read at the same time count before they are kept. Those for which there is no
-// memory are read again once what comes before them was sent.
+// Pages of the log that members read at the same time count before they are kept. Pages without memory are read
+// again once the events before them were sent.
 func TestGroup_PagesCountWhileTheyAreRead(t *testing.T) {
 	const sessions, size, limit = 20, 64 << 10, 128 << 10
-	const room = 6 * size // for three pages, as they came and as frames
+	const room = 6 * size // for three pages, as read and as frames
 	f := edgetest.NewLog(t)
 	var names []string
 	var want strings.Builder
@@ -1123,7 +1121,7 @@ func TestGroup_LargeEventWithoutMemory(t *testing.T) {
 					name, _, _ := strings.Cut(string(it.Frame), ":")
 					got[name] += string(it.Frame)
 				}
-				room, blocks = 0, 0 // others take it once the step was written
+				room, blocks = 0, 0 // others take the memory once the step was written
 			})
 			if !maps.Equal(got, want) || waits < 6 {
 				t.Errorf("got %v, want %v; it waited %d times", got, want, waits)

@@ -281,7 +281,7 @@ func (p *Partition) compare(ctx context.Context, before, state eventlog.State, e
 		if fork < end {
 			break
 		}
-		return 0, false, nil // replaced, and no generation says when
+		return 0, false, nil // replaced, and no generation shows when
 	}
 	return common, fork >= end, nil
 }

@@ -33,7 +33,7 @@ func opensAt(t *testing.T, ps *Partitions, at window.Place, from Start, limit wi
 	return r
 }
 
-// reads expects that a reader's next events, and nothing else, are those from first to last.
+// reads expects that a reader's next events are exactly those from first to last.
 func reads(t *testing.T, r *Reader, first, last uint64) {
 	t.Helper()
 	for next := first; next <= last; {
@@ -99,8 +99,8 @@ func TestPartitions_Linger(t *testing.T) {
 	}
 }
 
-// Nothing that was known of a partition is used when it is followed again: meanwhile it lost
-// events, has another generation, and a name has another life.
+// A partition that is followed again uses no earlier state: meanwhile it lost events, has another
+// generation, and a name has another life.
 func TestPartitions_FollowedAgain(t *testing.T) {
 	f := edgetest.NewLog(t)
 	ps := lingers(t, f, -1, 0)
@@ -142,8 +142,8 @@ func TestPartitions_LifeOfWhatWasNotFollowed(t *testing.T) {
 	waittest.Until(t, "the partition is not followed", func() bool { return ps.Of("s") == nil })
 }
 
-// Without NATS a partition that is not followed cannot be read, and no client waits for it; one that is
-// followed can.
+// Without NATS a partition that is not followed cannot be read, and no client waits for it; a followed
+// one can be read.
 func TestPartitions_WithoutNATS(t *testing.T) {
 	f := edgetest.NewLogOf(t, 2)
 	ps := lingers(t, f, 0, time.Hour)
@@ -164,13 +164,13 @@ func TestPartitions_WithoutNATS(t *testing.T) {
 }
 
 // A partition that NATS does not serve is no reason to send clients to another edge, which cannot read
-// it either: of the other partitions this one serves all.
+// it either: this edge serves all other partitions.
 func TestPartitions_ReadyWithoutOnePartition(t *testing.T) {
 	f := edgetest.NewLogOf(t, 2)
 	ps := lingers(t, f, 0, time.Hour)
 	js := natstest.JetStream(t, ps.log.Conn())
 	lost := ps.log.Partition("s")
-	f.Backend.Close() // who creates the log would create the partition again
+	f.Backend.Close() // it has created the log, and would create the partition again
 	must.NoError(t, js.DeleteStream(waittest.Context(t), fmt.Sprint("MCP_", lost)))
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -201,7 +201,7 @@ func TestPartitions_Near(t *testing.T) {
 		must.NoError(t, p.untilReady(waittest.Context(t)))
 	}
 	js := natstest.JetStream(t, ps.log.Conn())
-	f.Backend.Close() // who creates the log would create the partition again
+	f.Backend.Close() // it has created the log, and would create the partition again
 	must.NoError(t, js.DeleteStream(waittest.Context(t), fmt.Sprint("MCP_", fewPartitions)))
 	lost := ps.acquire(fewPartitions) // readers wait for it
 	t.Cleanup(func() { lost.release() })
@@ -219,8 +219,8 @@ func TestPartitions_Near(t *testing.T) {
 	}
 }
 
-// Readers come and go, and with them the partitions, while events are published: each reader gets
-// all events, in order, also when it comes back.
+// Readers are opened and closed, and the partitions with them, while events are published: each reader
+// gets all events, in order, also when it resumes.
 func TestPartitions_ReadersComeAndGo(t *testing.T) {
 	const sessions, readers, events = 6, 12, 80
 	f := edgetest.NewLogOf(t, 3)
@@ -270,7 +270,7 @@ func TestPartitions_ReadersComeAndGo(t *testing.T) {
 }
 
 // One client does not have all requests that are answered with whole events, and others do not wait
-// behind it.
+// for it.
 func TestPartitions_WholeEventsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ps := &Partitions{wholeEvents: quota.NewPool(wholeAtOnce)}

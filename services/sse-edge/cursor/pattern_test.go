@@ -34,7 +34,7 @@ func membersOf(g *Group) string {
 }
 
 // A session that begins later is followed from its opening on, and a client that is cut after any event
-// continues after it, at an edge that has all of it in its window or has to read the log.
+// continues after it, at an edge that has all events in its window or has to read the log.
 func TestPattern_SessionsBeginAndEnd(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Create("o.1", "")
@@ -80,7 +80,7 @@ func TestPattern_SessionsBeginAndEnd(t *testing.T) {
 	}
 }
 
-// events returns what was read without the changes of open and closed sessions.
+// events returns the events and gaps of a read, without the changes of open and closed sessions.
 func events(got string) []string {
 	return slices.DeleteFunc(strings.Fields(got), func(s string) bool {
 		return strings.HasSuffix(s, ":open") || strings.HasSuffix(s, ":closed")
@@ -92,7 +92,7 @@ func isEnded(ps *Partitions, name string) bool {
 	return len(changed) == 1 && changed[0].End > 0
 }
 
-// A session whose end lies after the position is part of it, also when the client knows of the end.
+// A session whose end lies after the position is part of it, also when the client knows the end.
 func TestPattern_EndsBehindThePosition(t *testing.T) {
 	f, ps := withSessions(t, "o.1", "o.2")
 	var ids []string
@@ -135,7 +135,7 @@ func TestPattern_Fresh(t *testing.T) {
 	}
 }
 
-// When a name is used again while the client is away, or is no more, that is a gap of the pattern.
+// A name that is used again while the client is disconnected, or is not any more, is a gap of the pattern.
 func TestPattern_OtherLives(t *testing.T) {
 	f, ps := withSessions(t, "o.1", "o.2")
 	var ids []string
@@ -178,7 +178,7 @@ func TestPattern_NameUsedAgain(t *testing.T) {
 	readsAll(t, g, fmt.Sprint("o.1:open o.1:", last))
 }
 
-// withEndedSession returns a group that has come to the end of session o.1, and follows o.2.
+// withEndedSession returns a group that has reached the end of session o.1, and follows o.2.
 func withEndedSession(t *testing.T) (f *edgetest.Log, ps *Partitions, g *Group) {
 	t.Helper()
 	f, ps = withSessions(t, "o.1", "o.2")
@@ -212,7 +212,7 @@ func TestPattern_LifeInBetween(t *testing.T) {
 	readsEvents(t, g, fmt.Sprint("o.1:", last))
 }
 
-// The same while the client is away, also at an edge that has nothing of the life in between but its events, and of a
+// The same while the client is disconnected, also at an edge that has only the events of the life in between, and of a
 // session that is named, or followed alone from a time at which there was none.
 func TestPattern_LifeInBetweenWhileAway(t *testing.T) {
 	f, ps, g := withEndedSession(t)
@@ -300,8 +300,8 @@ func TestPattern_BeginsDuringRead(t *testing.T) {
 	}
 }
 
-// A session that ends while a client connects is followed, although the registry says that it has ended
-// before the window knows of it.
+// A session that ends while a client connects is followed, although the registry has the end before the
+// window does.
 func TestPattern_EndsDuringConnect(t *testing.T) {
 	f, ps := withSessions(t, "o.1", "o.2")
 	g := openAfter(t, f, ps, "", nil, "o.*")
@@ -311,7 +311,7 @@ func TestPattern_EndsDuringConnect(t *testing.T) {
 		open := c.Open
 		c.Open = func(match func(string) bool) ([]string, error) {
 			first = f.PublishTo("o.1", "a", 1)
-			f.PublishTo("o.2", "a", 500) // or the window knows soon enough
+			f.PublishTo("o.2", "a", 500) // else the window has the end soon enough
 			f.End("o.1")
 			return open(match)
 		}
@@ -322,8 +322,8 @@ func TestPattern_EndsDuringConnect(t *testing.T) {
 	}
 }
 
-// A session that the registry does not know yet is followed, also from between its opening and its first
-// event.
+// A session that the registry does not know yet is followed, also from a position between its opening and
+// its first event.
 func TestPattern_RegistryIsBehind(t *testing.T) {
 	f, ps := withSessions(t, "o.1")
 	g := openAfter(t, f, ps, "", nil, "o.*")
@@ -349,8 +349,8 @@ func TestPattern_RegistryIsBehind(t *testing.T) {
 	}
 }
 
-// More open sessions than a connection may follow are refused, at once or when they begin; nothing that
-// follows is sent.
+// More open sessions than a connection may follow are refused, at once or when they begin; no later event
+// is sent.
 func TestPattern_TooMany(t *testing.T) {
 	f, ps := withSessions(t, "o.1", "o.2")
 	if _, err := tryGroup(t, f, ps, Start{}, nil, most(1), "o.*"); !errors.Is(err, ErrTooManySessions) {
@@ -411,7 +411,7 @@ func TestPattern_TooManyAllocations(t *testing.T) {
 	}
 }
 
-// The openings and ends below the window are read with a place of the client's share, when a client resumes and
+// The openings and ends below the window are read with a slot of the client's share, when a client resumes and
 // when the window has passed a connected one.
 func TestPattern_ReadsBelowTheWindowAreSharedOut(t *testing.T) {
 	f := edgetest.NewLog(t)
@@ -436,8 +436,8 @@ func TestPattern_ReadsBelowTheWindowAreSharedOut(t *testing.T) {
 	}
 }
 
-// Sessions that began and ended while the client was away, and for which there is no room, are a gap of
-// the pattern.
+// Sessions that began and ended while the client was disconnected, and for which there is no room, are a
+// gap of the pattern.
 func TestPattern_LeftOut(t *testing.T) {
 	f, ps := withSessions(t, "o.0")
 	g := openAfter(t, f, ps, "", nil, "o.*")
@@ -466,9 +466,9 @@ func TestPattern_LeftOut(t *testing.T) {
 	}
 }
 
-// Of the sessions that began and ended while the client was away, as many are opened as there is room for,
-// and one gap stands for the others, wherever the openings and ends lie. One that is open, and one that ended
-// in the window, are not left out because their openings lie below it.
+// Of the sessions that began and ended while the client was disconnected, as many are opened as there is room
+// for, and one gap stands for the others, wherever the openings and ends lie. An open session, and one that
+// ended in the window, are not left out because their openings lie below it.
 func TestPattern_ManyWhileAway(t *testing.T) {
 	const room, sessions = 3, 20
 	for name, tt := range map[string]struct {
@@ -527,8 +527,8 @@ func TestPattern_ManyWhileAway(t *testing.T) {
 	}
 }
 
-// A client that makes up a position has others' sessions below the window looked at, and none of them is made a
-// member. Those that the registry knows to be others' are not even kept. Too many of its own are refused.
+// For a client that makes up a position, the group looks at others' sessions below the window, and makes none of
+// them a member. Sessions that the registry knows to be others' are not even kept. Too many of its own are refused.
 func TestPattern_OthersBelowTheWindow(t *testing.T) {
 	const sessions, from = 50, "group_00000000000000_0.aaaaaaa.1"
 	f := edgetest.NewLog(t)
@@ -617,7 +617,7 @@ func TestPattern_EndsLongAfterItBegan(t *testing.T) {
 		readsAll(t, openGroup(t, f, later, Start{After: id}, nil, change, "o.*"), want)
 	}
 	reads(true, "gap:o.*:unknown")
-	reads(false, fmt.Sprintf("o.1:%d o.1:closed", missed)) // from here on the window knows the life
+	reads(false, fmt.Sprintf("o.1:%d o.1:closed", missed)) // from now on the window knows the life
 }
 
 // An end that is written again is no change: the session had ended at the client's position.
@@ -651,7 +651,7 @@ func TestPattern_EndsWrittenAgain(t *testing.T) {
 	readsAll(t, g, fmt.Sprint("o.3:", last))
 }
 
-// A pattern that is added begins at the start, and a cut on the way loses and repeats nothing.
+// A pattern that is added begins at the start, and a cut on the way loses and repeats no event.
 func TestPattern_Added(t *testing.T) {
 	f := edgetest.NewLog(t)
 	for _, name := range []string{"o.1", "x", "o.2"} {
@@ -677,7 +677,7 @@ func TestPattern_Added(t *testing.T) {
 	}
 }
 
-// An edge that is behind the client's position follows what began before that, when it comes there.
+// An edge that is behind the client's position follows sessions that began before it, when it reaches them.
 func TestPattern_EdgeIsBehind(t *testing.T) {
 	f, ps := withSessions(t, "o.1")
 	g := openAfter(t, f, ps, "", nil, "o.*")
@@ -700,7 +700,7 @@ func TestPattern_EdgeIsBehind(t *testing.T) {
 	}
 }
 
-// In a cluster the leader may store what an edge, and so its client, has already a moment later.
+// In a cluster the leader may store an entry a moment later than an edge, and so its client, receives it.
 func TestPattern_LeaderIsBehind(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Create("o.1", "")

@@ -90,7 +90,7 @@ func caughtUp(budget int) *window.Window {
 	return w
 }
 
-// withoutTails returns the partitions of a log without their tails, and one of its partitions, whose window has come to a
+// withoutTails returns the partitions of a log without their tails, and one of its partitions, whose window has reached a
 // sequence.
 func withoutTails(t *testing.T, f *edgetest.Log, end uint64) (*Partitions, *Partition) {
 	t.Helper()
@@ -105,7 +105,7 @@ func withoutTails(t *testing.T, f *edgetest.Log, end uint64) (*Partitions, *Part
 	return ps, p
 }
 
-// advance has the window of a partition without a tail come to a sequence.
+// advance moves the window of a partition without a tail to a sequence.
 func advance(t *testing.T, p *Partition, end uint64) {
 	t.Helper()
 	must.Value(p.log.Scan(waittest.Context(t), p.number, p.Stats().End, end, func(e eventlog.Entry) bool { p.handle(e, 0); return true }))(t)
@@ -114,8 +114,8 @@ func advance(t *testing.T, p *Partition, end uint64) {
 
 func streamOf(stream string) window.Place { return window.Place{Session: "s", Stream: stream} }
 
-// After a roll-back the log is of the new life at once, and the window when its tail
-// has started again. What is read of both in between must not be taken for one.
+// After a roll-back the log is of the new generation at once, and the window when its tail
+// has started again. Reads of both in between must not be taken for one.
 func TestRead_WindowLagsAGeneration(t *testing.T) {
 	f := edgetest.NewLog(t)
 	s := followLog(t, f, 0)
@@ -150,8 +150,8 @@ func TestRead_WindowLagsAGeneration(t *testing.T) {
 	})
 }
 
-// The log's floor may pass a clear while the log is asked for it: then the floor says that the events
-// are gone.
+// The log's floor may pass a clear while the log is asked for it: then the floor shows that the events
+// are removed.
 func TestReader_FloorPassesAClear(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 5)
@@ -173,7 +173,7 @@ func TestReader_FloorPassesAClear(t *testing.T) {
 	}
 }
 
-// A page of a cluster's log may lack what the floor takes, before the leader shows that: the announcement says it.
+// A page of a cluster's log may lack the entries below the floor before the leader shows that: the announcement does.
 func TestReader_FloorIsAnnounced(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
@@ -232,7 +232,7 @@ func TestReader_AboutBelowTheWindow(t *testing.T) {
 	}
 }
 
-// The client has an event of the stream that the window has yet to come to.
+// The client has an event of the stream that the window has yet to reach.
 func TestReader_AboutAheadOfTheWindow(t *testing.T) {
 	f := edgetest.NewLog(t)
 	first := f.Publish("a", 2) - 1
@@ -248,8 +248,8 @@ func TestReader_AboutAheadOfTheWindow(t *testing.T) {
 	}
 }
 
-// A leader that most others have left, and that they replace, shows an end of the log that may not be its
-// end: a client that is ahead of it receives no gap.
+// A leader that has lost most of its servers, and that they replace, shows an end of the log that may not be
+// its end: a client that is ahead of it receives no gap.
 func TestReader_AheadOfALeaderWithoutAQuorum(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
@@ -304,7 +304,7 @@ func TestReader_AheadOfALeaderWithoutAQuorum(t *testing.T) {
 	r, err = resume()
 	want := errNoQuorum
 	if _, err := l.Log.Look(waittest.Context(t), 0); err != nil {
-		want = eventlog.ErrUnavailable // it has stepped down by now, perhaps before
+		want = eventlog.ErrUnavailable // the leader has stepped down by now, perhaps before
 	}
 	if !errors.Is(err, want) || !Transient(err) {
 		t.Errorf("without a quorum the gaps are %+v, %v", r.Pending, err)
@@ -320,7 +320,7 @@ func TestReader_AheadOfALeaderWithoutAQuorum(t *testing.T) {
 	}
 }
 
-// A page of such a leader lacks what the window has had and evicted since: it is no whole page.
+// A page of such a leader lacks entries that the window has had and evicted since: it is no whole page.
 func TestReader_LeaderEndsBelowTheWindow(t *testing.T) {
 	f := edgetest.NewLog(t)
 	last := f.Publish("a", 3)
@@ -367,7 +367,7 @@ func TestPartition_LossAfterALeaderWithoutAQuorum(t *testing.T) {
 	}
 }
 
-// A leader that stores what most servers have later than the one that the edge's consumer lies on has lost nothing.
+// A leader that stores entries later than the server of the edge's consumer, and that most servers have, has lost none.
 func TestPartition_LeaderBehindTheWindow(t *testing.T) {
 	t.Parallel()
 	f := edgetest.NewLog(t)
@@ -423,8 +423,8 @@ func TestLookUpTo(t *testing.T) {
 	}
 }
 
-// In a cluster the server of a partition may lose entries while the edge is connected to another one. What
-// the window has of them is not sent again, as events of the generation that follows.
+// In a cluster the server of a partition may lose entries while the edge is connected to another one. The
+// window does not send them again, as events of the next generation.
 func TestPartition_RolledBackWhileTheTailGoesOn(t *testing.T) {
 	for name, lost := range map[string]bool{"lost": true, "heard of late": false} {
 		t.Run(name, func(t *testing.T) { beginsBeforeTheEnd(t, lost) })
@@ -493,7 +493,7 @@ func TestPartition_ComparesControlEntries(t *testing.T) {
 	}
 }
 
-// The server loses its newest event, comes back without a janitor, and gives the sequence to
+// The server loses its newest event, starts again without a janitor, and gives the sequence to
 // another event: a reader that had the lost one gets a gap, and the other event.
 func TestReader_RolledBackWithoutJanitor(t *testing.T) {
 	t.Parallel()
@@ -622,7 +622,7 @@ func TestReader_PartitionCreatedAgain(t *testing.T) {
 	})
 }
 
-// A subscriber gets the newest events of its place, wherever they lie, or all when there are fewer.
+// A subscriber gets the newest events of its place, in the window or the log, or all when there are fewer.
 func TestReader_Last(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 5)
@@ -654,7 +654,7 @@ func TestReader_Last(t *testing.T) {
 	}
 }
 
-// The newest events may be ones that the window has yet to come to.
+// The newest events may be ones that the window has yet to reach.
 func TestReader_LastAheadOfTheWindow(t *testing.T) {
 	f := edgetest.NewLog(t)
 	last := f.Publish("a", 5)
@@ -716,7 +716,7 @@ func TestReader_FlowsReadTrimsInTurns(t *testing.T) {
 	must.NoError(t, waittest.Receive(t, "the flow has read", flow))
 }
 
-// A read of trims counts in its client's share, so that one client's do not delay those of others.
+// A read of trims counts in its client's share, so that one client's reads do not delay those of others.
 func TestReader_TrimsAreSharedOut(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 5)
@@ -742,8 +742,8 @@ func TestReader_TrimsAreSharedOut(t *testing.T) {
 	}
 }
 
-// A look for the newest events of a stream that has few reads all below the window: one client's looks
-// leave places for others' reads.
+// A search for the newest events of a stream with few events reads all of the log below the window: one
+// client's searches leave slots for others' reads.
 func TestReader_LooksForTheNewestAreSharedOut(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 5)
@@ -753,8 +753,8 @@ func TestReader_LooksForTheNewestAreSharedOut(t *testing.T) {
 	check("newest")
 }
 
-// scansOfMallory returns the partitions of a log, of whose places for scans bob has most. check expects that each request
-// since the last one which has one of some texts held a place of mallory's.
+// scansOfMallory returns the partitions of a log, of whose slots for scans bob has most. check expects that each request
+// with one of some texts, since the last check, held a slot of mallory's.
 func scansOfMallory(t *testing.T, f *edgetest.Log, texts ...string) (ps *Partitions, check func(name string)) {
 	t.Helper()
 	scans := quota.NewPool(8)
@@ -781,7 +781,7 @@ func scansOfMallory(t *testing.T, f *edgetest.Log, texts ...string) (ps *Partiti
 	}
 }
 
-// Answers of NATS with a whole event are asked for a few at a time.
+// Few requests that NATS answers with a whole event are made at a time.
 func TestReader_WholeEventsInTurns(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 4)
@@ -795,7 +795,7 @@ func TestReader_WholeEventsInTurns(t *testing.T) {
 		}
 	}}
 	ps = followThrough(t, f, &link)
-	last := f.Publish("a", 1) // is in the window, and the others are not
+	last := f.Publish("a", 1) // only this event is in the window
 	comesTo(t, ps, "s", last)
 	p := ps.Of("s")
 	r := opensAt(t, p.of, streamOf("a"), Start{}, ten)
@@ -849,7 +849,7 @@ func TestReader_WholeEventsInTurns(t *testing.T) {
 	}
 }
 
-// Events that were removed are no newest ones, and get no gap.
+// Removed events are no newest ones, and cause no gap.
 func TestReader_LastOfRemoved(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 10)
@@ -880,7 +880,7 @@ func TestReader_LastOfRemoved(t *testing.T) {
 	}
 }
 
-// newest returns the newest events of a place, of which no gap may be told.
+// newest returns the newest events of a place; it fails when a gap is reported.
 func newest(t *testing.T, s *Partitions, stream string, n int) (all []uint64) {
 	t.Helper()
 	r := opensAt(t, s, streamOf(stream), Start{Last: n}, window.Limits{Events: 100, Bytes: 1 << 20})
@@ -898,7 +898,7 @@ func newest(t *testing.T, s *Partitions, stream string, n int) (all []uint64) {
 	}
 }
 
-// A trim that is stored while a reader pages through the log comes to its chain, and the
+// A trim that is stored while a reader pages through the log is noted on its chain, and the
 // floor may pass its cursor.
 func TestReader_RemovedBetweenTwoPages(t *testing.T) {
 	for name, remove := range map[string]func(*edgetest.Log){
@@ -910,7 +910,7 @@ func TestReader_RemovedBetweenTwoPages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := edgetest.NewLog(t)
 			s := followLog(t, f, -1)
-			f.Publish("b", 1) // which keeps the floor where it is
+			f.Publish("b", 1) // its entry keeps the floor from moving
 			comesTo(t, s, "s", f.Publish("a", 30))
 			p := s.Of("s")
 			r := opensAt(t, p.of, streamOf("a"), Start{}, window.Limits{Events: 5, Bytes: 1 << 20})
@@ -983,7 +983,7 @@ func TestReader_TrimBetweenLookUpsAndLook(t *testing.T) {
 	}
 }
 
-// Two absences of a janitor are two, but all readers together wait for one only once.
+// The patience begins again with each absence of a janitor, but all readers together wait only once for one.
 func TestPatience_BeginsWithEachGenerationAndLeader(t *testing.T) {
 	p := &patience{limit: time.Hour}
 	first := eventlog.State{Origin: "b", Generations: []event.Generation{{ID: "b", Start: 1}}}
@@ -1005,7 +1005,7 @@ func TestPatience_BeginsWithEachGenerationAndLeader(t *testing.T) {
 	}
 }
 
-// The janitor checks the partition while a reader waits for that.
+// The janitor checks the partition while a reader waits for the check.
 func TestReader_GenerationCheckedWhileItWaits(t *testing.T) {
 	for damaged, gap := range map[uint64]GapReason{0: "", 5: ReasonDamaged} {
 		f := edgetest.NewLog(t)
@@ -1034,7 +1034,7 @@ func TestReader_GenerationCheckedWhileItWaits(t *testing.T) {
 	}
 }
 
-// What was read of the log is judged by a window that has come to where the log was then.
+// A page of the log is judged by a window that has reached the end of the log at the time of the read.
 func TestLooks_WaitForTheWindow(t *testing.T) {
 	f := edgetest.NewLog(t)
 	s := followLog(t, f, 0)
@@ -1048,7 +1048,7 @@ func TestLooks_WaitForTheWindow(t *testing.T) {
 	}
 }
 
-// A window that changed its generation during a look has not come to the end of the log.
+// A window that changed its generation during a look has not reached the end of the log.
 func TestLooks_WindowChangesItsGeneration(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 5)
@@ -1060,8 +1060,8 @@ func TestLooks_WindowChangesItsGeneration(t *testing.T) {
 	}
 }
 
-// The log may have an opening before the tail does. A client that waits for the session is
-// not told its end when another one comes meanwhile.
+// The log may have an opening before the tail does. A client that waits for the session does
+// not receive its end when another client comes meanwhile.
 func TestPartition_LogAheadOfTheTail(t *testing.T) {
 	f := edgetest.NewLog(t)
 	p := &Partition{of: &Partitions{wholeEvents: quota.NewPool(1)}, log: f.Backend.Log, window: caughtUp(1 << 20)}
@@ -1078,8 +1078,8 @@ func TestPartition_LogAheadOfTheTail(t *testing.T) {
 	}
 }
 
-// The registry may know a life of a name that the window has yet to come to. Its reader does not receive the end of the
-// life before, and no gap.
+// The registry may know a life of a name that the window has yet to reach. Its reader does not receive the end of the
+// previous life, and no gap.
 func TestReader_LifeAheadOfTheWindow(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Create("s", "")
@@ -1127,8 +1127,8 @@ func TestReader_LifeAheadOfTheRegistry(t *testing.T) {
 	}
 }
 
-// A window that was rolled back is filled again from the log: a reader that begins with what comes next
-// would get what was retained, and one of the newest events would get more of them.
+// A window that was rolled back is filled again from the log: a reader that begins with the next event
+// would get the retained ones, and one of the newest events would get more of them.
 func TestPartition_OpensNothingWhileTheWindowIsFilledAgain(t *testing.T) {
 	f := edgetest.NewLog(t)
 	ps := followLog(t, f, 0)
@@ -1157,12 +1157,12 @@ func TestPartition_OpensNothingWhileTheWindowIsFilledAgain(t *testing.T) {
 	r.Close()
 }
 
-// Another edge was faster, and what it showed was lost before this one has seen it.
+// Another edge was faster, and the entries that it showed were lost before this edge has seen them.
 func TestRead_RollbackBehindWindow(t *testing.T) {
 	w := caughtUp(1 << 20)
 	w.Append(eventlog.Entry{Subject: event.Subject{Session: "s", Stream: "a"}, Valid: true, Sequence: 1, Time: time.Unix(0, 1), Type: "message", Data: []byte("1")}, 0)
 	ahead, level := InMemory(w, streamOf("a"), 5), InMemory(w, streamOf("a"), 1)
-	fresh := InMemory(w, streamOf("a"), 5) // its client has seen nothing that could be lost
+	fresh := InMemory(w, streamOf("a"), 5) // its client has seen no event that could be lost
 	fresh.Fresh = true
 	w.GoOn(eventlog.State{Origin: "b", Generations: []event.Generation{{ID: "b", Start: 1}, {ID: "next", Start: 3}}})
 	for r, told := range map[*Reader]bool{ahead: true, level: false, fresh: false} {
@@ -1195,8 +1195,8 @@ func TestReader_RolledBackIsCertain(t *testing.T) {
 	}
 }
 
-// A window that begins again after a roll-back may begin after the end of a stream: a reader that has yet to
-// come there reaches it.
+// A window that begins again after a roll-back may begin after the end of a stream: a reader whose cursor is
+// before the end reaches it.
 func TestReader_EndBelowARolledBackWindow(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Create("s", "")
@@ -1222,7 +1222,7 @@ func TestReader_EndBelowARolledBackWindow(t *testing.T) {
 }
 
 // The cursor of a reader that is ahead of its window is named in the window's generation, not in one that
-// the log has begun since: that one may have lost what was there.
+// the log has begun since: that one may have lost the entries there.
 func TestReader_AheadOfAWindowOfAnEarlierGeneration(t *testing.T) {
 	for name, c := range map[string]struct {
 		stored int
@@ -1296,8 +1296,8 @@ func TestMetrics_ReasonsAreThereFromTheStart(t *testing.T) {
 	}
 }
 
-// The floor may have passed what a window holds by the time somebody looks: nothing is missing
-// after the last event that the tail missed.
+// The floor may have passed events of the window by the time of a look: no event is missing
+// after the last one that the tail missed.
 func TestReader_FloorAboveWhatTheWindowHolds(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 6)
@@ -1324,7 +1324,7 @@ func TestReader_FloorAboveWhatTheWindowHolds(t *testing.T) {
 	}
 }
 
-// What a page says of several gaps must cover them all.
+// The one gap of a page with several must cover them all.
 func TestStep_OneGapForAll(t *testing.T) {
 	s := Step{Gaps: []Gap{{Reason: ReasonExpired, Stream: "a", Requested: "a_1"}, {Reason: ReasonTrimmed, Certain: true, Stream: "a", Requested: "a_5"}}}
 	if got, want := s.Gap(), (Gap{Reason: ReasonTrimmed, Certain: true, Stream: "a", Requested: "a_1"}); got != want {
@@ -1336,7 +1336,7 @@ func TestStep_OneGapForAll(t *testing.T) {
 	}
 }
 
-// An event after an end cancels it, also if what comes after that event is gone.
+// An event after an end cancels it, also if the events after that one are removed.
 func TestReader_EndIsCancelled(t *testing.T) {
 	w := caughtUp(1 << 20)
 	for i, stream := range []string{"a", "a", "b"} {
@@ -1351,7 +1351,7 @@ func TestReader_EndIsCancelled(t *testing.T) {
 	}
 }
 
-// A client that takes its time is not told of the same loss again.
+// A slow client does not receive the gap of the same loss again.
 func TestReader_GoesBackBehindALoss(t *testing.T) {
 	f := edgetest.NewLog(t)
 	ps := followLog(t, f, 0)
@@ -1377,7 +1377,7 @@ func TestReader_GoesBackBehindALoss(t *testing.T) {
 	}
 }
 
-// A connection to a session that has one stream after the other does not remember all of them.
+// A connection to a session with one stream after the other does not remember all of them.
 func TestAttackManyStreamsOnAConnection(t *testing.T) {
 	place := event.TagParts{Origin: "o", Generation: "g", Session: "s", Life: "l"}
 	tags := NewTagger(place)
