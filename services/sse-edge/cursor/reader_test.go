@@ -90,8 +90,8 @@ func caughtUp(budget int) *window.Window {
 	return w
 }
 
-// withoutTails returns the partitions of a log without their tails, and one of its partitions, whose window has reached a
-// sequence.
+// withoutTails returns the partitions of a log without their tails, and one of its partitions, whose window has
+// reached a sequence.
 func withoutTails(t *testing.T, f *edgetest.Log, end uint64) (*Partitions, *Partition) {
 	t.Helper()
 	state := must.Value(f.Backend.Log.Look(waittest.Context(t), 0))(t)
@@ -248,8 +248,8 @@ func TestReader_AboutAheadOfTheWindow(t *testing.T) {
 	}
 }
 
-// A leader that has lost most of its servers, and that they replace, shows an end of the log that may not be
-// its end: a client that is ahead of it receives no gap.
+// A leader that has lost its quorum, and that the other servers replace, shows an end of the log that may not
+// be its end: a client that is ahead of it receives no gap.
 func TestReader_AheadOfALeaderWithoutAQuorum(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
@@ -367,7 +367,7 @@ func TestPartition_LossAfterALeaderWithoutAQuorum(t *testing.T) {
 	}
 }
 
-// A leader that stores entries later than the server of the edge's consumer, and that most servers have, has lost none.
+// A leader that stores entries of the quorum later than the server of the edge's consumer has lost none.
 func TestPartition_LeaderBehindTheWindow(t *testing.T) {
 	t.Parallel()
 	f := edgetest.NewLog(t)
@@ -753,8 +753,8 @@ func TestReader_LooksForTheNewestAreSharedOut(t *testing.T) {
 	check("newest")
 }
 
-// scansOfMallory returns the partitions of a log, of whose slots for scans bob has most. check expects that each request
-// with one of some texts, since the last check, held a slot of mallory's.
+// scansOfMallory returns the partitions of a log, of whose slots for scans bob has most. check expects that each
+// request with one of some texts, since the last check, held a slot of mallory's.
 func scansOfMallory(t *testing.T, f *edgetest.Log, texts ...string) (ps *Partitions, check func(name string)) {
 	t.Helper()
 	scans := quota.NewPool(8)

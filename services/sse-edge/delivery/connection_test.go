@@ -123,8 +123,8 @@ type socketConn struct {
 
 func (c *socketConn) SyscallConn() (syscall.RawConn, error) { return &c.socket, nil }
 
-// A client that receives nothing for long gives its connection up. One whose filter hides all of a backlog would
-// begin again at the same cursor each time.
+// A client that receives no bytes for long gives its connection up. A client whose filter hides all of a backlog
+// would begin again at the same cursor each time.
 func TestHeartbeat_ReadsBelowTheWindow(t *testing.T) {
 	const hidden = `{"method":"hidden"}`
 	for name, tt := range map[string]struct {
@@ -284,7 +284,7 @@ func TestFilter_Shows(t *testing.T) {
 	}
 }
 
-// The next request of a client goes to another edge once proxies know that this one stops.
+// Proxies send the next request of a client to another edge once they know that this one stops.
 func TestDrain_HandsOverLate(t *testing.T) {
 	w := newWorker(&Connections{cfg: Config{Drain: time.Minute}})
 	now := time.Now()

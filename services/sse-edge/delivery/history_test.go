@@ -47,8 +47,8 @@ func TestHistory_Bounded(t *testing.T) {
 	}
 }
 
-// A gap on a session's flow says of which stream it is. The event ID is the one that the
-// client sent, whatever it is; of a long one, the end is kept.
+// A gap on a session's flow names its stream. The event ID is the client's, even if it is
+// invalid; of a long one, the end is kept.
 func TestGap_Text(t *testing.T) {
 	d := newHistory()
 	r := &cursor.Reader{Place: window.Place{Session: "s", Stream: ""}, ChainCursor: window.ChainCursor{Cursor: 9}}

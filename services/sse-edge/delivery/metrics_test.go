@@ -18,7 +18,7 @@ func TestStopwatch_ClockIsAhead(t *testing.T) {
 	}
 }
 
-// BenchmarkDelivery shows what the histogram adds to a write of one event of 512 B.
+// BenchmarkDelivery shows the cost of the histogram for a write of one event of 512 B.
 func BenchmarkDelivery(b *testing.B) {
 	b.Run("watch", func(b *testing.B) {
 		var w stopwatch

@@ -22,8 +22,8 @@ import (
 	"rejoin/shared/quota"
 )
 
-// What a socket took and the rest that is cut together are whole blocks, and the
-// cursor goes back to just what they hold.
+// The bytes that a socket took and the rest that is cut together are whole blocks, and
+// the cursor moves back to their last event.
 func TestOutbox_CutBetweenBlocks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := emptyWindow(16 << 10)
@@ -125,8 +125,8 @@ func TestOutbox_JoinsFrames(t *testing.T) {
 	}
 }
 
-// A client that reads slowly does not hold the segment that its frame lies in for longer than a time-out, and
-// what it holds instead counts.
+// A client that reads slowly does not hold the segment of its frame for longer than a time-out, and the copy that
+// it holds instead counts.
 func TestFlush_SlowClientHoldsNoSegment(t *testing.T) {
 	for room, want := range map[int64]error{400: nil, 50: os.ErrDeadlineExceeded} {
 		synctest.Test(t, func(t *testing.T) {

@@ -28,7 +28,7 @@ func untraced() *Connections {
 	return &Connections{Metrics: NewMetrics(prometheus.NewRegistry(), 1), History: newHistory(), cfg: Config{Logger: slog.New(slog.DiscardHandler)}}
 }
 
-// newTraced returns as much of an edge as traces need.
+// newTraced returns the parts of an edge that traces need.
 func newTraced(t testing.TB, sampler sdk.Sampler) (*Connections, *tracetest.InMemoryExporter) {
 	t.Helper()
 	spans := tracetest.NewInMemoryExporter()
@@ -81,7 +81,7 @@ func TestSpans_NotSampled(t *testing.T) {
 	}
 }
 
-// What a step of one event costs a worker more, for each client.
+// The additional cost of traces for a step of one event, for each client.
 func BenchmarkTold(b *testing.B) {
 	w, at := emptyWindow(1<<20), window.Place{Session: "s", Stream: "t"}
 	w.Append(sampled(1, at, "00"), 0)

@@ -9,8 +9,8 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// Who waits until a stream is quiet, for which the log is being read, does not wait without end when somebody
-// else waits for the same.
+// A connection that waits until a stream is quiet, for which the log is being read, does not wait without end
+// when another connection waits for the same.
 func TestRest_Twice(t *testing.T) {
 	ended := 0
 	w, c := &worker{}, &Connection{Companion: noCompanion{}, phase: reading, cancel: func() { ended++ }}

@@ -39,7 +39,7 @@ func (s brokenSocket) WriteNow(buffers [][]byte) (int, error) {
 	return min(total(buffers), s.room), s.err
 }
 
-// oneStep is a source that has five events after its cursor, and then nothing.
+// oneStep is a source that has five events after its cursor, and then no more.
 type oneStep struct {
 	*cursor.Reader
 	items []window.Item
@@ -75,7 +75,7 @@ func back(w *worker, meanwhile func()) {
 	}
 }
 
-// The next connection continues at the cursor that a stream leaves: what the client was not given follows it.
+// The next connection continues at the cursor that a stream leaves: the unsent events follow it.
 func TestStream_LeavesWhatTheClientWasGiven(t *testing.T) {
 	const size = 10 << 10 // of a frame: more than smallRest
 	for name, tt := range map[string]struct {

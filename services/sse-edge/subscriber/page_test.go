@@ -15,7 +15,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// A page says what its first event would have been, hidden or not.
+// A page has the sequence of its first event, hidden or not.
 func TestPollFiltered_HidesTheOld(t *testing.T) {
 	at := event.Subject{Session: "s", Stream: "a", Kind: event.Message}
 	s := &Service{Connections: delivery.New(delivery.Config{Metrics: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler)})}

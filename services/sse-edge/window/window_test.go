@@ -61,10 +61,10 @@ func opening(sequence uint64, session, life string) eventlog.Entry {
 	}
 }
 
-// The window against the simplest model there is: a slice of everything ever appended.
-// What is read must be the model's events of the place after the cursor, without those
-// that were cleared; a place is closed when its end, or the opening of another life, is
-// the last that the model has of it.
+// The window against the simplest model: a slice of all appended events. A read must
+// return the model's events of the place after the cursor, without the cleared ones; a
+// place is closed when its end, or the opening of another life, is its last entry in
+// the model.
 func TestWindow_ReadsWhatWasAppended(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newTestWindow(rapid.SampledFrom([]int{1, 2 << 10, 6 << 10, 1 << 20}).Draw(t, "budget"))
@@ -147,7 +147,7 @@ func TestWindow_ReadsWhatWasAppended(t *testing.T) {
 					readers[at] = cursorAt(w, at, sequence)
 				}
 				check(at, readers[at].Cursor, readers[at])
-			case 7: // what the window holds is there, also when it is deleted in the log
+			case 7: // the window keeps its events, also when they are deleted in the log
 				sequence++
 				if rapid.Bool().Draw(t, "life") {
 					at.Stream = ""
@@ -204,8 +204,8 @@ func TestWindow_Budget(t *testing.T) {
 	}
 }
 
-// Chains of streams without readers go with their last event, or the window
-// would grow with every stream there ever was.
+// Chains of streams without readers are dropped with their last event, or the
+// window would grow with every stream.
 func TestWindow_ForgetsStreams(t *testing.T) {
 	w := newTestWindow(32 << 10)
 	for n := uint64(1); n <= 20000; n++ {
@@ -219,8 +219,8 @@ func TestWindow_ForgetsStreams(t *testing.T) {
 }
 
 // A name may be used again while a window that is seldom written to still has the events of
-// the life before: a reader gets those of its own life, and its end with the opening of the
-// next one.
+// the previous life: a reader gets the events of its own life, and its end with the opening
+// of the next one.
 func TestWindow_LivesOfANameAreApart(t *testing.T) {
 	w := newTestWindow(1 << 20)
 	old := Place{"s", "one", "a"}
@@ -233,7 +233,7 @@ func TestWindow_LivesOfANameAreApart(t *testing.T) {
 	if v := w.Read(reading, all, nil); len(v.Items) != 1 || v.Items[0].Sequence != 2 || v.Closed != 3 {
 		t.Errorf("the reader of the life before has %d events and its end at %d", len(v.Items), v.Closed)
 	}
-	for _, at := range []Place{{"s", "", "a"}, {"s", "", ""}} { // the life is to be found
+	for _, at := range []Place{{"s", "", "a"}, {"s", "", ""}} { // the window has to find the life
 		r := cursorAt(w, at, 0)
 		if v := w.Read(r, all, nil); len(v.Items) != 1 || v.Items[0].Sequence != 4 || v.Closed != 0 || v.Life != "two" {
 			t.Errorf("%v: %d events of life %q, end at %d", at, len(v.Items), v.Life, v.Closed)
@@ -245,9 +245,7 @@ func TestWindow_LivesOfANameAreApart(t *testing.T) {
 	}
 }
 
-// A window that begins after an opening learns the life from the first event, or from who
-// looked in the log; an older opening than that says nothing.
-// A client that comes and goes does not make a window forget a session without events.
+// A client that connects and disconnects does not make a window forget a session without events.
 func TestWindow_SilentSessionIsKnown(t *testing.T) {
 	w := newTestWindow(1 << 20)
 	w.Append(opening(1, "s", "one"), 0)
@@ -257,12 +255,14 @@ func TestWindow_SilentSessionIsKnown(t *testing.T) {
 	}
 }
 
+// A window that begins after an opening learns the life from the first event, or from a reader
+// that looked in the log; an older opening has no effect then.
 func TestWindow_WaitingChainsTakeTheFirstLifeThatIsKnown(t *testing.T) {
 	for name, begin := range map[string]func(*Window){
 		"event":   func(w *Window) { w.Append(message(7, Place{"s", "one", "b"}, `{}`), 0) },
 		"opening": func(w *Window) { w.Append(opening(7, "s", "one"), 0) },
 		"look":    func(w *Window) { w.Attach(Place{"s", "one", ""}, true, 3) },
-		"reader": func(w *Window) { // who knows it from the registry
+		"reader": func(w *Window) { // it has the life from the registry
 			w.Attach(Place{"s", "one", ""}, false, 0)
 			w.Append(opening(7, "s", "one"), 0)
 		},
@@ -283,8 +283,8 @@ func TestWindow_WaitingChainsTakeTheFirstLifeThatIsKnown(t *testing.T) {
 	}
 }
 
-// The log may name a life before the tail comes to its opening. An opening of the life before, which the janitor has
-// written again in between, does not say whose the newest one is.
+// The log may name a life before the tail reaches its opening. An opening of the previous life, which the janitor has
+// written again in between, does not name the owner of the newest one.
 func TestWindow_OwnerOfALifeAheadOfTheTail(t *testing.T) {
 	w := newTestWindow(1 << 20)
 	open := func(sequence uint64, life, owner string) {
@@ -304,7 +304,7 @@ func TestWindow_OwnerOfALifeAheadOfTheTail(t *testing.T) {
 	}
 }
 
-// A roll-back takes what the window knew of lives and ends: the log may have lost it.
+// After a roll-back the window forgets lives and ends: the log may have lost them.
 func TestWindow_RollBackForgetsLivesAndEnds(t *testing.T) {
 	w := newTestWindow(1 << 20)
 	at := Place{"s", "one", "a"}
@@ -324,8 +324,8 @@ func TestWindow_RollBackForgetsLivesAndEnds(t *testing.T) {
 	}
 }
 
-// A roll-back may take an opening while a reader is connected. A reader without a life then joins the life of
-// that one, which the publisher continues, and not one that has ended.
+// A roll-back may remove an opening while a reader is connected. A reader without a life then joins the life of
+// the connected one, which the publisher continues, and not one that has ended.
 func TestWindow_RollBackTakesTheOpeningOfAReader(t *testing.T) {
 	for _, connected := range []Place{{"s", "one", "a"}, {"s", "one", "b"}, {"s", "one", ""}} {
 		w := newTestWindow(1 << 20)
@@ -358,7 +358,7 @@ func TestWindow_RollBackTakesTheOpeningOfAReader(t *testing.T) {
 	}
 }
 
-// After a roll-back the window lacks what the log holds until it is filled again, also where all of the log
+// After a roll-back the window lacks the log's entries until it is filled again, also where all of the log
 // fits into it.
 func TestWindow_RolledBackHasNotCaughtUp(t *testing.T) {
 	w := newTestWindow(1 << 20)
@@ -429,8 +429,8 @@ func TestWindow_TailJumps(t *testing.T) {
 	}
 }
 
-// A trim tells what the tail missed of a stream: what the window holds is not missing, nor
-// what is of other streams.
+// A trim shows the events of a stream that the tail missed: events in the window, or of other
+// streams, are not missing.
 func TestWindow_TrimOfWhatTheTailMissed(t *testing.T) {
 	w := newTestWindow(1 << 20)
 	a, b, all := streamOf("s", "a"), streamOf("s", "b"), streamOf("s", "")
@@ -517,7 +517,7 @@ func TestWindow_LossesOfAClearedSession(t *testing.T) {
 	w.Append(message(1, a, `1`), 0)
 	w.Append(message(3, b, `3`), 1)
 	w.Append(controlEntry(4, all, event.Clear), 0)
-	w.Append(trimOf(5, a, 2), 0) // which the tail missed before the clear
+	w.Append(trimOf(5, a, 2), 0) // the tail missed event 2 before the clear
 	want := func(cursor uint64, want ...eventlog.Loss) {
 		t.Helper()
 		r := cursorAt(w, all, cursor)
@@ -559,8 +559,8 @@ func TestWindow_ForgetsLosses(t *testing.T) {
 	}
 }
 
-// Whatever a janitor deletes while a tail runs, a reader hears of all that the tail missed,
-// and nothing else, once the tail has come to the end.
+// Whatever a janitor deletes while a tail runs, a reader receives exactly the losses that the
+// tail missed, once the tail has reached the end.
 func TestWindow_TellsAllThatTheTailMissed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newTestWindow(1 << 20)
@@ -568,7 +568,7 @@ func TestWindow_TellsAllThatTheTailMissed(t *testing.T) {
 		log := []eventlog.Entry{{}} // by sequence
 		deleted, received := map[uint64]bool{}, map[uint64]bool{}
 		var announced []uint64
-		ofLife := 0 // up to where a trim of the life was announced
+		ofLife := 0 // the sequence up to which a trim of the life was announced
 		tail := func() (more bool) {
 			end := w.Stats().End
 			for n := end + 1; n < uint64(len(log)); n++ {
@@ -635,7 +635,7 @@ func TestWindow_TellsAllThatTheTailMissed(t *testing.T) {
 	})
 }
 
-// Control entries that the janitor writes again are no news.
+// Control entries that the janitor writes again change nothing.
 func TestWindow_Copies(t *testing.T) {
 	w := newTestWindow(1 << 20)
 	old, at := Place{"s", "zero", "a"}, Place{"s", "one", "a"}
@@ -841,7 +841,7 @@ func TestWindow_SampledEvents(t *testing.T) {
 	}
 }
 
-// What a window takes for many streams and sessions of few small events is counted too.
+// The memory of many streams and sessions of few small events is counted too.
 func TestWindow_MemoryOfManyChains(t *testing.T) {
 	const budget = 8 << 20
 	for name, fill := range map[string]func(add func(eventlog.Entry), n uint64){
