@@ -20,7 +20,7 @@ const (
 	ReasonCleared GapReason = "cleared"
 	// ReasonRolledBack: the log has lost the event that the ID names.
 	ReasonRolledBack GapReason = "rolled_back"
-	// ReasonDamaged: entries of the log are missing that nothing explains.
+	// ReasonDamaged: entries of the log are missing that neither floor nor trim explains.
 	ReasonDamaged GapReason = "damaged"
 )
 

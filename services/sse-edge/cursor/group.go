@@ -337,8 +337,8 @@ func (g *Group) untold() bool {
 	return slices.ContainsFunc(g.members, func(m *Member) bool { return len(m.reader.Pending) > 0 })
 }
 
-// fresh reports whether some members of a client without an ID were not read yet: their position would name
-// events that were removed before the client came.
+// fresh reports whether some members of a client without an ID were not read yet: a resume from their position
+// would report events that were removed before the client came.
 func (g *Group) fresh() bool {
 	return slices.ContainsFunc(g.members, func(m *Member) bool { return m.reader.Fresh && !m.refused })
 }

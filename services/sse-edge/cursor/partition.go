@@ -369,7 +369,7 @@ func (p *patience) observe(state eventlog.State) bool {
 	return time.Since(p.since) > p.limit
 }
 
-// isBehind reports whether the window has yet to come to a sequence.
+// isBehind reports whether the window has yet to reach a sequence.
 func (p *Partition) isBehind(sequence uint64) bool { return sequence > p.window.Extent().End }
 
 // openedAt returns the sequence at which the newest life of a session began, which should be the one given: 0, or one

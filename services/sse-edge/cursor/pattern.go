@@ -14,8 +14,8 @@ import (
 
 // pattern stands for the sessions whose names begin with prefix. A group with patterns has a lane for
 // each partition, and there a member for each pattern besides those of the sessions: its reader has a
-// name that no session has. So a lane without a session has a position, and a loss of the whole partition,
-// such as a roll-back, damage or expiry, is a gap of the pattern.
+// name that no session has. So a lane without a session has a position, and a roll-back, damage, expiry or
+// any other loss that concerns all of the partition is a gap of the pattern.
 //
 // A lane's positions do not pass found: each session that matches and began up to there is a member,
 // has ended, or may not be read by the client. So a session that begins later is followed from its

@@ -32,7 +32,7 @@ type Start struct {
 	// look is one at the partition's leader, which is not looked at again for a cursor ahead of the window; or nil.
 	look *eventlog.State
 	of   *life // the result of [Partition.lifeAt]; nil if it was not called
-	// seeksEnd has the log asked for the end of the life if the window has yet to come to the cursor.
+	// seeksEnd has the log asked for the end of the life if the window has yet to reach the cursor.
 	seeksEnd bool
 }
 
