@@ -11,7 +11,7 @@ import (
 // Duration is a duration, or -1 where there is no limit. It is in nanoseconds.
 type Duration time.Duration
 
-// UnmarshalText reads what [ParseDuration] reads, and -1.
+// UnmarshalText reads the syntax of [ParseDuration], and -1.
 func (d *Duration) UnmarshalText(text []byte) error {
 	if string(text) == "-1" {
 		*d = -1

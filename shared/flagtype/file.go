@@ -8,10 +8,10 @@ type FileError struct{ Err error }
 
 func (e *FileError) Error() string { return e.Err.Error() }
 
-// Unwrap returns what is wrong.
+// Unwrap returns the error below.
 func (e *FileError) Unwrap() error { return e.Err }
 
-// ReadTwice reports whether what a name stands for can be read again: what is there and no regular file, as a
+// ReadTwice reports whether the file of a name can be read again: a file that exists and is not regular, as a
 // pipe of the shell, is empty the second time. A check leaves that to the program.
 func ReadTwice(name string) bool {
 	info, err := os.Stat(name)

@@ -1,6 +1,6 @@
-// Package inspect is the question that the janitor asks all edges for people who watch
-// over an installation, and their answer: who is connected, what was sent to them, and
-// what happened to them.
+// Package inspect is the question that the janitor asks all edges for the operators of an
+// installation, and their answer: the connected clients, the events that each received, and
+// the happenings of each.
 package inspect
 
 import (
@@ -15,7 +15,7 @@ import (
 	"rejoin/shared/scatter"
 )
 
-// Subject is where every edge listens, in no queue group.
+// Subject is the subject on which every edge listens, in no queue group.
 const Subject = "mcp.edge.audience"
 
 const (
@@ -30,10 +30,10 @@ const (
 	Kept = time.Hour
 )
 
-// ErrInvalid is returned for what is not a question.
+// ErrInvalid is returned for a message that is not a question.
 var ErrInvalid = errors.New("not a question about the audience")
 
-// About is what a question is about.
+// About is the topic of a question.
 type About string
 
 const (
@@ -43,11 +43,11 @@ const (
 	Connections About = "connections"
 	// Happenings asks what happened to the clients of Question.Session, the newest first.
 	Happenings About = "happenings"
-	// Gaps asks for the gaps that were told within [Kept], the newest first.
+	// Gaps asks for the gaps that were reported within [Kept], the newest first.
 	Gaps About = "gaps"
 )
 
-// Question is what the edges are asked.
+// Question is the message to the edges.
 type Question struct {
 	About    About    `json:"about"`
 	Session  string   `json:"session,omitempty"`
@@ -76,9 +76,9 @@ func Parse(data []byte) (Question, error) {
 	}
 }
 
-// Answer is that of one edge.
+// Answer is the answer of one edge.
 type Answer struct {
-	// Edge is the edge's own, for as long as it runs; Host is the name of its machine.
+	// Edge is the edge's own name, for as long as it runs; Host is the name of its machine.
 	Edge string `json:"edge"`
 	Host string `json:"host,omitempty"`
 	// Clients are all event streams and polls of the edge, or, in the answer to a question
@@ -92,12 +92,12 @@ type Answer struct {
 	Happenings  []Happening  `json:"happenings,omitempty"`
 	// Reasons counts all gaps within [Kept] by reason.
 	Reasons map[string]int `json:"reasons,omitempty"`
-	// Since is from when on the edge remembers all happenings, or all gaps: when it began,
+	// Since is the time from which on the edge remembers all happenings, or all gaps: its start,
 	// or later when it had to forget some.
 	Since time.Time `json:"since,omitzero"`
 }
 
-// Protocol is what a connection speaks.
+// Protocol is the protocol of a connection.
 type Protocol string
 
 // The protocols.
@@ -111,21 +111,21 @@ const (
 // Came is where a client began when it connected.
 type Came string
 
-// The ways to come.
+// The values of Came.
 const (
-	FromStart  Came = "start"  // without a cursor: all that is retained
-	FromNow    Came = "now"    // without a cursor: what comes next
+	FromStart  Came = "start"  // without a cursor: all retained events
+	FromNow    Came = "now"    // without a cursor: the next events
 	FromWindow Came = "window" // with a cursor in the edge's memory
 	FromLog    Came = "log"    // with a cursor that only the log reaches
 )
 
-// State is what a connection does.
+// State is the state of a connection.
 type State string
 
 // The states.
 const (
 	Live    State = "live"
-	Reading State = "reading" // what follows its cursor is read from the log
+	Reading State = "reading" // the edge reads the events after its cursor from the log
 	Slow    State = "slow"    // its socket is full
 	Quiet   State = "quiet"   // another connection of the MCP client gets the messages
 )
@@ -160,7 +160,7 @@ const (
 	Ended     What = "end"
 )
 
-// Happening is something that happened to a client.
+// Happening is an event in the life of a client's connection.
 type Happening struct {
 	Time time.Time `json:"time"`
 	What What      `json:"what"`
@@ -173,16 +173,16 @@ type Happening struct {
 	Address    string `json:"address,omitempty"`
 	// Came is where the client began, of a connect or resume.
 	Came Came `json:"came,omitempty"`
-	// Reason is why there is a gap, or why the connection ended.
+	// Reason is the reason of the gap, or of the connection's end.
 	Reason string `json:"reason,omitempty"`
-	// Certain says of a gap whether something is missing for certain.
+	// Certain says of a gap whether events are missing for certain.
 	Certain *bool `json:"certain,omitempty"`
 	// Requested is, of a gap, the event ID as the client sent it, or the end of a longer one:
 	// at most [MaxRequested] bytes.
 	Requested string `json:"requested,omitempty"`
 	// Cursor is the sequence up to which the client has everything then.
 	Cursor uint64 `json:"cursor,omitempty"`
-	// Events is how many the connection was sent until it ended.
+	// Events is how many events the connection received until it ended.
 	Events uint64 `json:"events,omitempty"`
 }
 
@@ -191,10 +191,10 @@ func Serve(ctx context.Context, nc *nats.Conn, answer func(Question) Answer) err
 	return scatter.Serve(ctx, nc, Subject, Parse, answer)
 }
 
-// Ask asks all edges and returns the answers that come within a time, or until as many
-// edges as are known of have answered, and a moment longer. It returns none at once when
-// NATS knows of no edge. An answer that makes no sense is none; when there are no others, the
-// error wraps [scatter.ErrUnknown], as all errors do.
+// Ask asks all edges and returns the answers that arrive within a time, or until known edges
+// have answered, and a moment longer. It returns no answers at once when no edge listens on
+// NATS. An answer that makes no sense does not count; when there are no others, the error
+// wraps [scatter.ErrUnknown], as all errors do.
 func Ask(ctx context.Context, nc *nats.Conn, q Question, known int, within time.Duration) ([]Answer, error) {
 	answers, err := scatter.Ask(ctx, nc, Subject, q, q.from, known, within)
 	if len(answers) > 0 {
@@ -203,7 +203,7 @@ func Ask(ctx context.Context, nc *nats.Conn, q Question, known int, within time.
 	return nil, err
 }
 
-// from returns whose an answer to the question is.
+// from returns the edge of an answer to the question; empty for an invalid answer.
 func (q Question) from(a Answer) (edge string) {
 	if len(a.Of) != len(q.Sessions) || len(a.Connections) > MaxItems || len(a.Happenings) > MaxItems {
 		return ""

@@ -1,5 +1,5 @@
-// Package logrepeat writes log lines about what may happen with every request: the first one at
-// once, the next ones a minute apart, each with how often it happened since.
+// Package logrepeat writes log lines about occurrences that may come with every request: the first
+// one at once, the next ones a minute apart, each with the number of occurrences since.
 package logrepeat
 
 import (
@@ -24,17 +24,17 @@ type Log struct {
 	kinds map[string]*kind
 }
 
-// kind is what was logged before.
+// kind is an occurrence that was logged before.
 type kind struct {
 	logged time.Time
-	since  int // how often it happened after that
+	since  int // occurrences after that
 }
 
 // New returns a log that writes at level warn.
 func New(logger *slog.Logger) *Log { return &Log{logger: logger, kinds: map[string]*kind{}} }
 
-// Note writes a line about something of a kind, unless there was one within a minute. times is
-// how often it happened, this time included. It reports whether it wrote one.
+// Note writes a line about an occurrence of a kind, unless there was one within a minute. times is
+// the number of occurrences, with this one. It reports whether it wrote one.
 func (l *Log) Note(ctx context.Context, of, message string, attrs ...slog.Attr) bool {
 	times, due := l.count(of)
 	if due {
@@ -43,13 +43,13 @@ func (l *Log) Note(ctx context.Context, of, message string, attrs ...slog.Attr) 
 	return due
 }
 
-// Due reports whether the caller may write a line about something of a kind, since there was none within a minute.
+// Due reports whether the caller may write a line about an occurrence of a kind, since there was none within a minute.
 func (l *Log) Due(of string) bool {
 	_, due := l.count(of)
 	return due
 }
 
-// count counts something, and reports whether a line about it is due.
+// count counts an occurrence, and reports whether a line about it is due.
 func (l *Log) count(of string) (times int, due bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -19,16 +19,16 @@ import (
 // Queue is the group of the janitors that listen.
 const Queue = "janitor"
 
-// Subject is where the janitor that acts for a partition listens.
+// Subject is the subject on which the janitor that acts for a partition listens.
 func Subject(partition int) string { return "mcp.log.set." + strconv.Itoa(partition) }
 
 var (
 	// ErrNobody is returned when no janitor listens, or the one that did has lost its lease
-	// before it was done: another one acts soon, and may be asked the same again.
+	// before it was done: another one acts soon, and may get the same request.
 	ErrNobody = errors.New("no janitor answers")
 
-	// ErrRefused is returned when the janitor did not do it, or not to the end; the
-	// error says why.
+	// ErrRefused is returned when the janitor did not make the change, or not to the end; the
+	// error has the reason.
 	ErrRefused = errors.New("the janitor says")
 )
 
@@ -45,13 +45,13 @@ type Request struct {
 
 // Reply answers a Request, when the partition has the limits.
 type Reply struct {
-	// Error says why it has not; empty when it has.
+	// Error is the reason when it has not; empty when it has.
 	Error string `json:"error,omitempty"`
 	// SteppedDown says that the janitor does not act any more. The partition may have the limits.
 	SteppedDown bool `json:"stepped_down,omitempty"`
 }
 
-// again is when the same is asked once more: the janitor that had it may be gone. One that is not yet done answers both.
+// again is the time until a request is repeated: its janitor may have ended. One that is not yet done answers both.
 const again = 5 * time.Second
 
 // Ask sends a request and waits for the answer, which may take as long as JetStream

@@ -12,7 +12,7 @@ func Counter(reg prometheus.Registerer, name, help string) prometheus.Counter {
 	return promauto.With(reg).NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 }
 
-// CounterOf returns a new counter for each value of a label. Every value is there from the start:
+// CounterOf returns a new counter for each value of a label. Every series exists from the start:
 // a rate over a series that appears with its first event misses that event.
 func CounterOf(reg prometheus.Registerer, name, help, label string, values ...string) *prometheus.CounterVec {
 	vec := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})

@@ -11,12 +11,12 @@ import (
 )
 
 // DefaultMemory is how many bytes clients may make a program hold where neither GOMEMLIMIT nor
-// a control group says how many there are: 64 MiB. The garbage collector takes as much again.
+// a control group sets a limit: 64 MiB. The garbage collector takes as much again.
 const DefaultMemory = 64 << 20
 
 // Memory returns how many bytes clients may make this process hold by default: a quarter of
 // GOMEMLIMIT or of the limit of its control group, whichever is less, and [DefaultMemory] when
-// there is neither.
+// neither is set.
 func Memory() int64 { return memory(debug.SetMemoryLimit(-1), os.DirFS("/")) }
 
 func memory(limit int64, root fs.FS) int64 {
@@ -27,7 +27,7 @@ func memory(limit int64, root fs.FS) int64 {
 }
 
 // cgroupLimit returns the smallest memory limit of the process' control group and those above
-// it, of version 2 or 1; [math.MaxInt64] when there is none.
+// it, of version 2 or 1; [math.MaxInt64] when none of them has a limit.
 func cgroupLimit(root fs.FS) int64 {
 	limit := int64(math.MaxInt64)
 	groups, err := fs.ReadFile(root, "proc/self/cgroup")
@@ -56,8 +56,8 @@ func cgroupLimit(root fs.FS) int64 {
 	return limit
 }
 
-// unlimited is from where on a control group of version 1 has no limit: it says the largest
-// multiple of a page.
+// unlimited is the value from which on a control group of version 1 has no limit: its file has
+// the largest multiple of a page.
 const unlimited = math.MaxInt64 &^ (1<<16 - 1)
 
 func readLimit(root fs.FS, name string) int64 {

@@ -1,5 +1,5 @@
-// Package quota shares out what a service has a limited amount of, such as memory,
-// connections or processes, so that no client takes what belongs to all.
+// Package quota shares out a limited resource of a service, such as memory, connections or
+// processes, so that no client takes the share of all others.
 package quota
 
 import (
@@ -13,7 +13,7 @@ import (
 // nothing. It is safe for concurrent use.
 type Pool struct {
 	capacity int64
-	each     int64 // what one client may hold at most; 0: its share
+	each     int64 // the most that one client may hold; 0: its share
 
 	mu      sync.Mutex
 	used    int64
@@ -42,7 +42,7 @@ func NewPool(capacity int64) *Pool {
 	return &Pool{capacity: capacity, held: map[string]int64{}, waiting: map[string]*list.Element{}}
 }
 
-// Each bounds what one client may hold besides its share. It must be called before the Pool is used.
+// Each sets a limit for each client besides its share. It must be called before the Pool is used.
 func (p *Pool) Each(most int64) {
 	if p != nil {
 		p.each = most
@@ -72,8 +72,8 @@ func (p *Pool) Used() int64 {
 	return p.used
 }
 
-// Take takes n for a client, and reports whether it could. An empty client stands for none in
-// particular, whose share is not bounded. What was taken must be given back with [Pool.Give].
+// Take takes n for a client, and reports whether it could. An empty client is no client in
+// particular, whose share is not bounded. The caller gives n back with [Pool.Give].
 func (p *Pool) Take(client string, n int64) bool {
 	if p == nil {
 		return true
@@ -116,7 +116,7 @@ func (p *Pool) Wait(ctx context.Context, client string, n int64) error {
 		return nil
 	default:
 		p.leave(turn, at)
-		p.serve() // those behind it may ask for less
+		p.serve() // those after it may ask for less
 		return ctx.Err()
 	}
 }
@@ -132,7 +132,7 @@ func (p *Pool) leave(turn, at *list.Element) {
 	}
 }
 
-// serve has waiters take what they can. It visits clients and not all that wait for them: one client may
+// serve has waiters take their parts where they can. It visits clients and not all waiters: one client may
 // have thousands that cannot take. The caller holds the lock.
 func (p *Pool) serve() {
 	for turn := p.turns.Front(); turn != nil && p.used < p.capacity; {
@@ -150,9 +150,9 @@ func (p *Pool) serve() {
 	}
 }
 
-// Within reports whether a client that holds a part of what is used may take n more: once three
+// Within reports whether a client that holds a part of the used amount may take n more: once three
 // quarters of the capacity are taken, only up to a quarter for each client. It is the rule of a
-// [Pool], for what is counted elsewhere. It does not look at the capacity itself.
+// [Pool], for amounts that are counted elsewhere. It does not check the capacity itself.
 func Within(capacity, used, held, n int64) bool {
 	return used+n <= capacity-capacity/4 || held+n <= share(capacity)
 }
@@ -174,7 +174,7 @@ func (p *Pool) within(held, n int64) bool {
 	return Within(p.capacity, p.used, held, n) && (p.each == 0 || held+n <= p.each)
 }
 
-// Give gives back n of what a client has taken.
+// Give gives back n of a client's part.
 func (p *Pool) Give(client string, n int64) {
 	if p == nil || n == 0 {
 		return
@@ -190,15 +190,15 @@ func (p *Pool) Give(client string, n int64) {
 	p.serve()
 }
 
-// Part is what one holder has taken of a Pool, and may take more for. Its methods must not be
-// called at the same time.
+// Part is one holder's part of a Pool, which may grow. Its methods must not be called at the
+// same time.
 type Part struct {
 	pool   *Pool
 	client string
 	n      int64
 }
 
-// Part returns a Part of nothing for a client.
+// Part returns an empty Part for a client.
 func (p *Pool) Part(client string) *Part { return &Part{pool: p, client: client} }
 
 // Grow takes n more, and reports whether it could.
@@ -220,8 +220,8 @@ func (t *Part) Resize(n int64) bool {
 	return true
 }
 
-// Wait gives back what it has, and takes n as soon as that is possible: a holder that waited with a part of it might
-// wait for itself. Errors are those of [Pool.Wait].
+// Wait gives back the whole part, and takes n as soon as that is possible: a holder that kept a part while it waits
+// might wait for itself. Errors are those of [Pool.Wait].
 func (t *Part) Wait(ctx context.Context, n int64) error {
 	t.Release()
 	if err := t.pool.Wait(ctx, t.client, n); err != nil {

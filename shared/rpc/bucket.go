@@ -11,17 +11,17 @@ import (
 	"rejoin/shared/bucket"
 )
 
-// The key-value buckets of MCP. Besides who keeps them, the janitor knows them: it creates
-// them, and changes their replicas with the log's.
+// The key-value buckets of MCP. Besides the services that keep them, the janitor knows them: it
+// creates them, and changes their replicas with the log's.
 const (
-	// AttachBucket is the edges': which one has the newest connection of a stream.
+	// AttachBucket is the edges': the edge that has the newest connection of a stream.
 	AttachBucket = "MCP_ATTACH"
 	// CallsBucket is the bridges': open calls, and how far their streams are.
 	CallsBucket = "MCP_CALLS"
 )
 
 // maxBytes bounds each bucket: clients decide how many streams are resumed, and how many tasks MCP servers make. A full
-// one takes what replaces a record that is as large.
+// bucket takes a record that replaces one of the same size.
 const maxBytes = 256 << 20
 
 // AttachConfig is how [AttachBucket] is created, by the janitor or again by an edge. A record is kept for an hour.
@@ -32,8 +32,8 @@ func AttachConfig(replicas int) jetstream.StreamConfig {
 }
 
 // CallsConfig is how [CallsBucket] is created, by the janitor or again by a bridge. The markers of removed records need
-// roll-ups. What expires leaves none: JetStream would store one that is larger than a note, for which a full bucket never
-// has room, and keep the note.
+// roll-ups. Expired records leave no markers: JetStream would store one that is larger than a note, for which a full
+// bucket never has room, and keep the note.
 func CallsConfig(replicas int) jetstream.StreamConfig {
 	cfg := bucket.Config(CallsBucket, "Rejoin: calls that bridges work on", replicas)
 	cfg.AllowMsgTTL, cfg.AllowRollup, cfg.MaxBytes = true, true, maxBytes
@@ -41,8 +41,8 @@ func CallsConfig(replicas int) jetstream.StreamConfig {
 }
 
 // CreateBuckets creates those of the buckets that are missing. The janitor does, with the
-// log: who may create a stream may have it write to any subject, so the NATS users of edges
-// and bridges may not. The buckets are on disk, so that they outlive a restart of NATS.
+// log: a user that may create a stream may have it write to any subject, so the NATS users of
+// edges and bridges may not. The buckets are on disk, so that they outlive a restart of NATS.
 func CreateBuckets(ctx context.Context, nc *nats.Conn, replicas int) error {
 	js, err := jetstream.New(nc)
 	if err != nil {

@@ -24,8 +24,8 @@ const (
 // MethodInitialize begins a session (MCP 2025-11-25, Lifecycle).
 const MethodInitialize = "initialize"
 
-// Message is what edges and bridges look at of a JSON-RPC message. A member that is not
-// there is nil.
+// Message has the members of a JSON-RPC message that edges and bridges read. A member that is
+// absent is nil.
 type Message struct {
 	ID     json.RawMessage `json:"id"`
 	Method *string         `json:"method"`
@@ -62,7 +62,7 @@ func (m Message) IsResponse() bool { return m.Method == nil && m.ID != nil }
 // Is reports whether the message is a request or notification of a method.
 func (m Message) Is(method string) bool { return m.Method != nil && *m.Method == method }
 
-// Param returns a member of params by its path; nil when there is none.
+// Param returns a member of params by its path; nil when it is absent.
 func (m Message) Param(path ...string) json.RawMessage {
 	value := m.Params
 	for _, name := range path {
@@ -75,12 +75,12 @@ func (m Message) Param(path ...string) json.RawMessage {
 	return value
 }
 
-// ErrTooMany is returned for a message with more members than are read, and for more messages at once. It
-// wraps [event.ErrInvalidMessage].
+// ErrTooMany is returned for a message with more than maxMembers members, and for a body with more than
+// maxMembers messages. It wraps [event.ErrInvalidMessage].
 var ErrTooMany = fmt.Errorf("%w: an object or an array of it is too long", event.ErrInvalidMessage)
 
 // maxMembers bounds the members of each object, and the elements of each array, that edges and bridges look
-// into: each takes some 100 bytes of memory, of which the budget for bodies knows nothing. The arguments of a
+// into: each takes some 100 bytes of memory, which the budget for bodies does not count. The arguments of a
 // tool, the data of a log message, and results, also those in the state of a task, are passed on as they are,
 // and may have any number.
 const maxMembers = 10_000
@@ -88,7 +88,7 @@ const maxMembers = 10_000
 // shortestMember is how many bytes a member or an element takes at least, with its comma.
 const shortestMember = 2
 
-// tooManyMembers reports whether a message, its parameters, or what is looked into of those have more than
+// tooManyMembers reports whether a message, its parameters, or the decoded values in those have more than
 // maxMembers members.
 func tooManyMembers(message []byte) bool {
 	if len(message) <= maxMembers*shortestMember {
@@ -121,9 +121,9 @@ func fits(d *jsontext.Decoder, levels int) bool {
 	return walk(d, func(string) bool { return fits(d, levels-1) })
 }
 
-// walk calls each before the value of each member or element of what comes next, as long as there are not
-// too many, and each passes over the value and returns true. It reports whether it came to the end. The name
-// of an element is empty.
+// walk calls each before the value of each member or element of the next object or array, as long as there are
+// not too many, and each passes over the value and returns true. It reports whether it reached the end. The
+// name of an element is empty.
 func walk(d *jsontext.Decoder, each func(name string) bool) bool {
 	begin, err := d.ReadToken()
 	for n := 0; err == nil && d.PeekKind() != '}' && d.PeekKind() != ']'; n++ {
@@ -145,7 +145,7 @@ func walk(d *jsontext.Decoder, each func(name string) bool) bool {
 	return err == nil
 }
 
-// newDecoder returns what reads JSON as [Unmarshal] does.
+// newDecoder returns a decoder that reads JSON as [Unmarshal] does.
 func newDecoder(data []byte) *jsontext.Decoder {
 	return jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 }

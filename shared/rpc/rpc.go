@@ -1,6 +1,6 @@
-// Package rpc is what edges and bridges say to each other on NATS: what an MCP client
-// sent, and what the bridge says at once; and how both read JSON-RPC. What the MCP server
-// answers goes to the log.
+// Package rpc is the protocol of edges and bridges on NATS: the requests of MCP clients,
+// and the bridge's immediate answers; and how both read JSON-RPC. The log gets the answers
+// of the MCP server.
 package rpc
 
 import (
@@ -21,33 +21,33 @@ import (
 )
 
 const (
-	// OpenSubject is where any bridge takes [Open], and each [Request] that is not Held.
+	// OpenSubject is the subject on which any bridge takes [Open], and each [Request] that is not Held.
 	OpenSubject = "mcp.rpc.open"
 	// Queue is the queue group of bridges.
 	Queue = "bridge"
-	// Standalone is the stream of a session that gets what the server sends of itself:
-	// what an MCP server writes to the client's GET.
+	// Standalone is the stream of a session that gets the unrequested messages of the MCP
+	// server: those for the client's GET.
 	Standalone = "standalone"
 )
 
-// Subject is where the bridge that holds a session takes everything else.
+// Subject is the subject on which the bridge that holds a session takes everything else.
 func Subject(session string) string { return "mcp.rpc.s." + event.Token(session) }
 
 var (
 	// ErrNobody is returned when no bridge listens: nothing was done.
 	ErrNobody = errors.New("no bridge listens")
 	// ErrUnknown is returned when the bridge did not answer in time or the connection
-	// was lost: it may have done what it was asked for.
+	// was lost: it may have done the action.
 	ErrUnknown = errors.New("the bridge did not answer")
 	// ErrAway is returned when there is no connection to NATS: nothing was done.
 	ErrAway = errors.New("NATS is away")
-	// ErrTooLarge is returned for what is more than NATS takes: nothing was done.
+	// ErrTooLarge is returned for a request that is larger than NATS takes: nothing was done.
 	ErrTooLarge = errors.New("the request to the bridge is too large")
-	// ErrInvalid is returned for what is neither an ask nor an answer.
+	// ErrInvalid is returned for a message that is neither an ask nor an answer.
 	ErrInvalid = errors.New("not a message between edge and bridge")
 )
 
-// Action is what a bridge is asked to do.
+// Action is the kind of an ask.
 type Action string
 
 const (
@@ -55,62 +55,63 @@ const (
 	// response; status 200 means that the session is there, in the registry too, unless
 	// the response is an error. With an Ask.Stream, the response is there as well.
 	Open Action = "open"
-	// Post hands over what a client posted. The answer is 202 as soon as the upstream
-	// has taken it, or might take long to say so.
+	// Post carries the body of a client's POST. The answer is 202 as soon as the upstream
+	// has taken it, or might take long to confirm that.
 	Post Action = "post"
-	// End ends the session, here and upstream. 204 when it has ended, also when it had.
+	// End ends the session, here and upstream. 204 when it has ended, also when it had
+	// ended before.
 	End Action = "end"
 	// Check asks whether Ask.Stream will still get its response: 202. A bridge that
-	// does not know of it writes an error there as the last event, and answers 202 too.
+	// does not know the stream writes an error to it as the last event, and answers 202 too.
 	Check Action = "check"
-	// Request hands over a request of a revision without sessions, for which Session, Life and
+	// Request carries a request of a revision without sessions, for which Session, Life and
 	// Stream are new names. The answer has the response, or the status of HTTP that belongs to it;
-	// or it is 202: then session and stream are in the log, and the stream gets what comes. A
+	// or it is 202: then session and stream are in the log, and the stream gets the messages. A
 	// request that continues one that waits for its client has the session and the life of that
 	// one, and Held.
 	Request Action = "request"
-	// Cancel says that the connection is gone whose client waited for what Ask.Stream gets: 202. With
-	// Ask.Resumable the client may come back: a [Check] says so. When a newer connection has been asked about
-	// already, the client is there.
+	// Cancel reports that the connection of the client that waited for Ask.Stream has closed: 202. With
+	// Ask.Resumable the client may reconnect: a [Check] reports that. When an edge has asked about a newer
+	// connection already, the client is connected.
 	Cancel Action = "cancel"
 )
 
-// Ask is what an edge asks of a bridge.
+// Ask is a request of an edge to a bridge.
 type Ask struct {
 	Action  Action `json:"action"`
 	Session string `json:"session"`
-	// Stream gets the responses to the requests in Data, and what belongs to them;
-	// empty when there are none. See [NewStream].
+	// Stream gets the responses to the requests in Data, and the messages that belong to them;
+	// empty when Data has no requests. See [NewStream].
 	Stream string `json:"stream,omitempty"`
-	// Life is that of the session that a [Request] may open.
+	// Life is the life of the session that a [Request] may open.
 	Life string `json:"life,omitempty"`
 	// Held says that the bridge that Session names holds a call that a [Request] continues.
 	Held bool `json:"held,omitempty"`
-	// Resumable says that the client of a [Cancel] may come back.
+	// Resumable says that the client of a [Cancel] may reconnect.
 	Resumable bool `json:"resumable,omitempty"`
 	// Since is when the client's connection began that [Check] or [Cancel] is about, by the clock of its edge;
-	// zero when the edge does not say.
+	// zero when the edge does not report it.
 	Since time.Time `json:"since,omitzero"`
 	// Owner is the subject of the client's token; empty without access control.
 	Owner string `json:"owner,omitempty"`
 	// Client is the address that the client of [Open] or [Request] counts as; empty when it is not known.
 	Client string `json:"client,omitempty"`
-	// Header is the client's, without what belongs to the connection or to the transport.
-	// The bridge chooses what it passes on.
+	// Header is the client's, without the fields of the connection and of the transport.
+	// The bridge chooses the fields that it passes on.
 	Header http.Header `json:"header,omitempty"`
-	// Trace is the trace context that the bridge continues with; it is none of Header's.
+	// Trace is the trace context that the bridge continues with; Header does not hold it.
 	Trace tracing.Context `json:"-"`
 	// Data is the body of the client's POST, unchanged.
 	Data []byte `json:"-"`
 }
 
-// Answer is what a bridge says at once.
+// Answer is a bridge's immediate answer to an [Ask].
 type Answer struct {
 	// Status is an HTTP status: 200, 202 or 204 as [Action] says; 404 when the session
-	// has ended, also upstream, or as the answer to a [Request]; else why the upstream, or the
-	// bridge, took nothing.
+	// has ended, also upstream, or as the answer to a [Request]; else the reason why the
+	// upstream, or the bridge, took nothing.
 	Status int `json:"status"`
-	// NotTaken says that this bridge did nothing, since it stops or may have been replaced: another one may be there
+	// NotTaken says that this bridge did nothing, since it stops or may have been replaced: another one may listen
 	// soon.
 	NotTaken bool `json:"notTaken,omitempty"`
 	// Header is the upstream's, of [AnswerHeaders] alone.
@@ -119,15 +120,15 @@ type Answer struct {
 	Data []byte `json:"-"`
 }
 
-// AnswerHeaders are the fields of an upstream's answer that its client gets: what HTTP has
-// for a client that needs a token, or is to come again. MCP 2025-11-25, transports, has
+// AnswerHeaders are the fields of an upstream's answer that its client gets: those of HTTP
+// for a client that needs a token, or shall repeat the request. MCP 2025-11-25, transports, has
 // Content-Type and Mcp-Session-Id besides, which are the edge's own.
 var AnswerHeaders = []string{"Www-Authenticate", "Retry-After"}
 
 // header holds the ask or answer beside its data, as JSON.
 const header = "Rejoin-Call"
 
-// subject is where a bridge takes what is asked.
+// subject is the subject on which a bridge takes the ask.
 func (a Ask) subject() string {
 	if a.Action == Open || a.Action == Request && !a.Held {
 		return OpenSubject
@@ -154,7 +155,7 @@ func (a Ask) Do(ctx context.Context, nc *nats.Conn) (Answer, error) {
 	return ParseAnswer(reply)
 }
 
-// ParseAnswer reads what a bridge answered. It may be written to an HTTP connection as it is:
+// ParseAnswer reads the answer of a bridge. It may be written to an HTTP connection as it is:
 // the status is one of HTTP for a whole response, 200 to 599, and the header has no names but
 // [AnswerHeaders] and no control characters; other fields are left out. The error wraps
 // [ErrInvalid].
@@ -182,7 +183,7 @@ func ParseAnswer(msg *nats.Msg) (Answer, error) {
 
 func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
-// ParseAsk reads what came on a bridge's subject. The error wraps [ErrInvalid].
+// ParseAsk reads a message that arrived on a bridge's subject. The error wraps [ErrInvalid].
 func ParseAsk(msg *nats.Msg) (Ask, error) {
 	var a Ask
 	if !inbox.Is(msg.Reply) {

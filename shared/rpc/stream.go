@@ -22,8 +22,8 @@ const uniqueBytes = 12
 
 // NewStream returns a name for the stream that gets the responses to requests with
 // these IDs, a number or string each, as in JSON; batch says that they came in an array.
-// The name holds the IDs, so that a client can be told of their end when all events of
-// the stream are gone: <unique>-7, <unique>-"a" or <unique>-[7,"a"].
+// The name holds the IDs, so that an edge can report their end to a client when all events of
+// the stream are deleted: <unique>-7, <unique>-"a" or <unique>-[7,"a"].
 //
 // The error is [ErrID].
 func NewStream(ids []json.RawMessage, batch bool) (string, error) {
@@ -47,7 +47,7 @@ func NewStream(ids []json.RawMessage, batch bool) (string, error) {
 }
 
 // RequestIDs returns the IDs in a stream's name, and whether they came in an array.
-// There are none in a name that is not from [NewStream].
+// A name that is not from [NewStream] has no IDs.
 func RequestIDs(stream string) (ids []json.RawMessage, batch bool) {
 	if len(stream) <= uniqueBytes || stream[uniqueBytes] != '-' || strings.Contains(stream[:uniqueBytes], "-") {
 		return nil, false

@@ -1,5 +1,5 @@
-// Package scatter asks everybody who listens on a subject of NATS, in no queue group,
-// and hears each answer. So a janitor asks all edges, and all janitors. Questions and answers are
+// Package scatter asks all listeners on a subject of NATS, which are in no queue group, and
+// receives each answer. So a janitor asks all edges, and all janitors. Questions and answers are
 // JSON.
 package scatter
 
@@ -17,16 +17,16 @@ import (
 	"rejoin/shared/natsconn"
 )
 
-// ErrUnknown is returned when it is unknown who has answered.
+// ErrUnknown is returned when it is unknown whether all listeners have answered.
 var ErrUnknown = errors.New("it is not known who is connected")
 
-// backlog is how many questions may wait; more are dropped by the client, and who asked
-// misses the answer.
+// backlog is how many questions may wait; the NATS client drops more, and their askers miss
+// the answer.
 const backlog = 64
 
-// Serve answers the questions on a subject until ctx ends, one after the other. What parse
-// takes for no question gets no answer, nor does a question whose reply is no inbox. The
-// error says that the connection is closed.
+// Serve answers the questions on a subject until ctx ends, one after the other. A message that
+// parse refuses gets no answer, nor does a question whose reply is no inbox. The error is about
+// a closed connection.
 func Serve[Q, A any](ctx context.Context, nc *nats.Conn, subject string, parse func([]byte) (Q, error), answer func(Q) A) error {
 	questions := make(chan *nats.Msg, backlog)
 	sub, err := nc.ChanSubscribe(subject, questions)
@@ -51,19 +51,19 @@ func Serve[Q, A any](ctx context.Context, nc *nats.Conn, subject string, parse f
 }
 
 const (
-	// settle is how long those who were not known of may take longer than those who were.
+	// settle is how much longer unknown listeners may take than the known ones.
 	settle = 50 * time.Millisecond
-	// maxAnswers bounds those who are listened to.
+	// maxAnswers bounds the senders whose answers are read.
 	maxAnswers = 10_000
 )
 
-// Ask asks a question and returns the answers that come within a time, or, when it is
+// Ask asks a question and returns the answers that arrive within a time, or, when it is
 // known how many may answer, until as many have, and a moment longer; 0 is unknown. It
-// returns none at once when NATS knows of no listener. from says whose an answer
-// is: an answer without a sender is invalid, and each sender counts once.
+// returns no answers at once when the subject has no listener. from returns the sender of an
+// answer: an answer without a sender is invalid, and each sender counts once.
 //
-// Errors wrap [ErrUnknown]. Beside one about an answer that makes no sense, or about too
-// many, there are the others.
+// Errors wrap [ErrUnknown]. An error about an answer that makes no sense, or about too
+// many answers, is returned with the other answers.
 func Ask[A any](ctx context.Context, nc *nats.Conn, subject string, question any, from func(A) string, known int, within time.Duration) (answers []A, err error) {
 	return AskUntil(ctx, nc, subject, question, from, func(answers []A) bool { return len(answers) == known }, settle, within)
 }
@@ -111,7 +111,7 @@ func AskUntil[A any](ctx context.Context, nc *nats.Conn, subject string, questio
 	return answers, fmt.Errorf("%w: %d have answered, and perhaps others", ErrUnknown, maxAnswers)
 }
 
-// ask sends a question, and returns where the answers come.
+// ask sends a question, and returns the subscription to the answers.
 func ask(nc *nats.Conn, subject string, question any) (*nats.Subscription, error) {
 	data, err := event.EncodeJSON(question)
 	if err != nil {

@@ -10,7 +10,7 @@ var (
 	// ErrNotFound is returned when neither the log nor the registry has a session.
 	ErrNotFound = errors.New("there is no such session")
 
-	// ErrExists is returned when a session that is to be created is there already.
+	// ErrExists is returned when a session that is to be created exists already.
 	ErrExists = errors.New("the session exists")
 
 	// ErrClosed is returned when a session or stream has ended.

@@ -12,7 +12,7 @@ import (
 	"rejoin/shared/natsconn"
 )
 
-// bucketCopy is a copy of the bucket, fed by a watch, and by what this process
+// bucketCopy is a copy of the bucket, fed by a watch, and by the records that this process
 // writes, which the watch shows only later. The registry's lock guards it.
 type bucketCopy struct {
 	records map[string]Record // by key; changed by set and remove alone
@@ -20,7 +20,7 @@ type bucketCopy struct {
 	holders map[Holder]*holding
 	through uint64 // the newest revision that the watch has shown
 	bare    bool   // without metadata; see [WithoutMetadata]
-	// kept says of which partitions it has records; empty: of all. partition is that of a name.
+	// kept says of which partitions it has records; empty: of all. partition returns that of a name.
 	kept      []bool
 	partition func(name string) int
 }
@@ -29,7 +29,7 @@ func newBucketCopy(bare bool) *bucketCopy {
 	return &bucketCopy{records: map[string]Record{}, holders: map[Holder]*holding{}, bare: bare}
 }
 
-// newCopy returns an empty copy of what is kept. The caller holds mu, or is alone.
+// newCopy returns an empty copy of the kept partitions. The caller holds mu, or is alone.
 func (r *Registry) newCopy() *bucketCopy {
 	c := newBucketCopy(r.bare)
 	c.kept, c.partition = r.kept, r.events.Partition
@@ -43,7 +43,7 @@ func (c *bucketCopy) has(partition int) bool { return len(c.kept) == 0 || c.kept
 var errKept = errors.New("other records are kept from now on")
 
 // Keep has the copy hold the records of some partitions only, for a service that serves those
-// alone. It begins a new copy, and the one of before serves until that is complete: see
+// alone. It begins a new copy, and the previous one serves until that is complete: see
 // [Registry.Has]. Then copied is called, which must not wait, unless Keep was called again.
 // Without a call the copy holds all.
 func (r *Registry) Keep(partitions []bool, copied func()) {
@@ -66,7 +66,7 @@ func (r *Registry) Has(partition int) bool {
 }
 
 // put takes a record that was just written, unless the watch is past it already:
-// then it is there, or has been replaced or removed since.
+// then the copy has the record, or it has been replaced or removed since.
 func (c *bucketCopy) put(k string, rec Record) {
 	old := c.records[k].Revision
 	if rec.Revision > c.through && rec.Revision > old || rec.Revision == old && rec.Client != "" {
@@ -74,8 +74,8 @@ func (c *bucketCopy) put(k string, rec Record) {
 	}
 }
 
-// show takes what the watch shows; removed says that the key is gone. A record
-// that was put is newer than what the watch still has to show of its key.
+// show takes a record from the watch; removed says that the key is deleted. A record
+// that was put is newer than the pending records of the watch for its key.
 func (c *bucketCopy) show(k string, rec Record, removed bool) {
 	c.through = max(c.through, rec.Revision)
 	switch {
@@ -87,7 +87,7 @@ func (c *bucketCopy) show(k string, rec Record, removed bool) {
 	}
 }
 
-// correct takes what the log says of a record that the bucket has at the same revision, or
+// correct takes the log's version of a record that the bucket has at the same revision, or
 // does not have.
 func (r *Registry) correct(k string, rec Record) {
 	r.mu.Lock()
@@ -137,8 +137,8 @@ func (r *Registry) pause(ctx context.Context) {
 func (r *Registry) followOnce(ctx context.Context, copied func()) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	// A new watch builds a new copy: what it does not show was removed meanwhile, or the
-	// bucket is an older copy of itself. The old copy serves until then.
+	// A new watch builds a new copy: a record that it does not show was removed meanwhile, or
+	// the bucket is an older copy of itself. The old copy serves until then.
 	r.mu.Lock()
 	r.next, r.again = r.newCopy(), func() { end(errKept) }
 	r.mu.Unlock()
@@ -152,7 +152,7 @@ func (r *Registry) followOnce(ctx context.Context, copied func()) error {
 	return err
 }
 
-// swap makes what the watch has shown the copy.
+// swap replaces the copy by the one that the watch has filled.
 func (r *Registry) swap() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

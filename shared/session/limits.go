@@ -21,7 +21,7 @@ type LimitsConfig struct {
 	MaxMetadataBytes flagtype.Bytes `type:"limit" default:"16MiB" help:"Maximum total size of the metadata and members of all sessions, shared like --max-sessions; -1 for unlimited." placeholder:"BYTES"`
 }
 
-// Half returns the limits with half of what there may be, rounded up; no limit stays none.
+// Half returns the limits halved, rounded up; no limit stays no limit.
 func (c LimitsConfig) Half() LimitsConfig {
 	return LimitsConfig{c.MaxSessions - c.MaxSessions/2, c.MaxMetadataBytes - c.MaxMetadataBytes/2}
 }
@@ -59,12 +59,12 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("%s (%d) is reached; a closed session counts until its name is free again.", e.flag, e.limit)
 }
 
-// Limits bound the sessions that there are, by the copy of the registry and what this
+// Limits bound the sessions, by the copy of the registry and the sessions that this
 // service is opening. A session counts twice for the moment in which it is in both; so this
-// service never exceeds a limit. Several services may, by what they open at the same moment. It is safe
-// for concurrent use.
+// service never exceeds a limit. Several services may, by the sessions that they open at the same moment.
+// It is safe for concurrent use.
 type Limits struct {
-	// usage returns what all sessions that there are take, and those of a holder; see
+	// usage returns the usage of all sessions, and of those of a holder; see
 	// [Registry.Usage].
 	usage func(Holder) (all, own Usage)
 	cfg   LimitsConfig
@@ -79,13 +79,13 @@ func NewLimits(cfg LimitsConfig, usage func(Holder) (all, own Usage)) *Limits {
 	return &Limits{usage: usage, cfg: cfg, opening: map[Holder]Usage{}}
 }
 
-// Enter makes room for a session; leave follows when it is in the copy of the registry, or was
-// not opened. The error is a [*FullError].
+// Enter makes room for a session; the caller calls leave when the session is in the copy of
+// the registry, or was not opened. The error is a [*FullError].
 func (l *Limits) Enter(rec Record) (leave func(), err error) {
 	return l.Grow(rec.Holder(), rec.Usage())
 }
 
-// Grow is Enter for what a session takes, or takes more.
+// Grow is Enter for the usage of a session, or for an increase of it.
 func (l *Limits) Grow(holder Holder, more Usage) (leave func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,7 +115,7 @@ func (l *Limits) Grow(holder Holder, more Usage) (leave func(), err error) {
 	}, nil
 }
 
-// count counts what is being opened. The caller holds the lock.
+// count counts a session that is being opened. The caller holds the lock.
 func (l *Limits) count(of Holder, more Usage) {
 	l.all = l.all.Plus(more)
 	now := l.opening[of].Plus(more)

@@ -12,18 +12,18 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// State says whether a session takes messages.
+// State is whether a session takes messages.
 type State string
 
 const (
 	// Open takes messages.
 	Open State = "open"
-	// Closed takes none: its life is sealed in the log. The record is a tombstone.
+	// Closed takes no messages: its life is sealed in the log. The record is a tombstone.
 	Closed State = "closed"
 )
 
-// Record is what the registry holds of a session: what the log said of it when the record
-// was written.
+// Record is the registry's record of a session: the state of the session in the log when the
+// record was written.
 type Record struct {
 	Session string `json:"session"`
 	// Life tells this use of the name from earlier ones; it is part of the subject of
@@ -45,14 +45,14 @@ type Record struct {
 	// [WithoutMetadata].
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 
-	// Retention is what Metadata says of the session's limits, as far as this version can read it.
+	// Retention has the session's limits from Metadata, as far as this version can read them.
 	Retention Retention `json:"-"`
-	// JSONRPC is what Metadata says of the session's messages: each is one JSON-RPC 2.0 message.
+	// JSONRPC is from Metadata: each message of the session is one JSON-RPC 2.0 message.
 	JSONRPC bool `json:"-"`
 	// Revision is the record's revision in the bucket; zero when it is not stored.
 	Revision uint64 `json:"-"`
-	// Client is for whom this process created a session that has no owner; empty when that is
-	// no client in particular, or another process did. It is not stored.
+	// Client is the client for which this process created a session that has no owner; empty for no
+	// client in particular, or when another process created it. It is not stored.
 	Client string `json:"-"`
 
 	metadataBytes int // of Metadata and Members, as stored; the copy may lack Metadata
@@ -68,7 +68,7 @@ func New(name, owner string, metadata json.RawMessage, now time.Time) Record {
 	return r
 }
 
-// read enters what follows from the record's other fields.
+// read sets the fields that follow from the record's other fields.
 func (r *Record) read() {
 	r.Retention, _ = ParseRetention(r.Metadata)
 	r.JSONRPC, _ = ParseMessages(r.Metadata)
@@ -113,7 +113,7 @@ func (r Record) opening() eventlog.Opening {
 	return eventlog.Opening{Session: r.Session, Life: r.Life, Owner: r.Owner, Members: r.Members, Changes: r.Changes, Created: r.Created, Metadata: r.Metadata}
 }
 
-// saysAs reports whether two records say the same of a session.
+// saysAs reports whether two records have the same content about a session.
 func (r Record) saysAs(other Record) bool {
 	return r.Life == other.Life && r.State == other.State && r.Owner == other.Owner && r.Changes == other.Changes && slices.Equal(r.Members, other.Members)
 }

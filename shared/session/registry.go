@@ -49,12 +49,12 @@ type Registry struct {
 	trouble *logrepeat.Log
 
 	readOnly bool // see [Registry.ReadOnly]
-	creator  bool // it makes the bucket again when that has gone
+	creator  bool // it creates the bucket again when that is deleted
 	bare     bool // see [WithoutMetadata]
 
 	mu   sync.RWMutex
 	copy *bucketCopy
-	next *bucketCopy // what a new watch has shown so far; nil while copy is followed
+	next *bucketCopy // the copy that a new watch fills; nil while copy is followed
 	// kept and copied are those of [Registry.Keep]; empty: all.
 	kept   []bool
 	copied func()
@@ -64,13 +64,13 @@ type Registry struct {
 	followed sync.WaitGroup
 }
 
-// Create makes the bucket if it is missing, and opens the registry. The service
+// Create creates the bucket if it is missing, and opens the registry. The service
 // that creates the log creates the bucket too.
 func Create(ctx context.Context, events *eventlog.Log, log *slog.Logger, opts ...Option) (*Registry, error) {
 	return open(ctx, events, log, true, opts...)
 }
 
-// createBucket makes the bucket if it is missing. The error wraps [ErrUnavailable].
+// createBucket creates the bucket if it is missing. The error wraps [ErrUnavailable].
 func createBucket(ctx context.Context, js jetstream.JetStream, events *eventlog.Log) error {
 	cfg := bucket.Config(Bucket, "Rejoin session registry", events.Settings().Replicas)
 	cfg.AllowMsgTTL = true // markers of the server's would need roll-ups
@@ -88,7 +88,7 @@ type Option func(*Registry)
 // [Registry.Get] returns it all the same, and [Registry.Create].
 func WithoutMetadata() Option { return func(r *Registry) { r.bare = true } }
 
-// ByPartition has the copy in memory hold no records until [Registry.Keep] says of which
+// ByPartition has the copy in memory hold no records until [Registry.Keep] names the
 // partitions.
 func ByPartition() Option {
 	return func(r *Registry) { r.kept = make([]bool, r.events.Settings().Partitions) }
@@ -148,8 +148,8 @@ func (r *Registry) Close() {
 }
 
 // ReadOnly makes the registry leave its records to other services. It is for a service whose
-// NATS user may not write the bucket: NATS does not answer what it refuses, so each attempt
-// would wait for its time-out. It must be called before any other method.
+// NATS user may not write the bucket: NATS does not answer a request that it refuses, so each
+// attempt would wait for its time-out. It must be called before any other method.
 func (r *Registry) ReadOnly() { r.readOnly = true }
 
 // Session returns the copy of a session's record. It may be older than the log, or newer
@@ -162,7 +162,7 @@ func (r *Registry) Session(name string) (Record, bool) {
 }
 
 // Names returns the names of all records that the copy has, in no order. The copy is locked
-// meanwhile: who ranges over them may not wait.
+// meanwhile: the body of a loop over them may not wait.
 func (r *Registry) Names() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		r.mu.RLock()
@@ -203,7 +203,7 @@ func (r *Registry) Matching(most int, match func(Record) bool) (all []Record, _ 
 }
 
 // Get asks the log for a session, and the registry for one whose opening the log does not
-// hold any more. A registry that says otherwise is corrected. Errors wrap [ErrNotFound] or
+// hold any more. A registry that differs is corrected. Errors wrap [ErrNotFound] or
 // [ErrUnavailable].
 func (r *Registry) Get(ctx context.Context, name string) (Record, error) {
 	f, err := r.find(ctx, name)
@@ -213,14 +213,14 @@ func (r *Registry) Get(ctx context.Context, name string) (Record, error) {
 	return r.judge(ctx, f)
 }
 
-// found is what the log and the registry have of a session.
+// found has a session's record and opening from the registry and the log.
 type found struct {
 	name       string
-	registered Record            // without a name when the registry has none
-	opening    *eventlog.Opening // nil when the log has none
+	registered Record            // without a name when the registry has no record
+	opening    *eventlog.Opening // nil when the log has no opening
 }
 
-// find takes two requests, whatever there is.
+// find takes two requests, whether or not there is such a session.
 func (r *Registry) find(ctx context.Context, name string) (f found, err error) {
 	f.name = name
 	if f.registered, err = r.registered(ctx, name); err != nil {
@@ -236,9 +236,9 @@ func (r *Registry) find(ctx context.Context, name string) (f found, err error) {
 	return f, nil
 }
 
-// judge returns the record of what was found, and corrects the registry. Of a session whose
-// opening the log does not hold any more the registry says whose it is, and the log still may
-// say that it has ended. A life that the registry has as ended was ended in the log before: a log
+// judge returns the record of a found session, and corrects the registry. Of a session whose
+// opening the log does not hold any more the registry has the owner, and the log may still
+// have the end. A life that the registry has as ended was ended in the log before: a log
 // that was rolled back to before that gets the end again.
 func (r *Registry) judge(ctx context.Context, f found) (Record, error) {
 	rec := f.registered
@@ -269,8 +269,8 @@ func (r *Registry) judge(ctx context.Context, f found) (Record, error) {
 	return r.register(ctx, rec, f.registered), nil
 }
 
-// registered asks the bucket's leader for a record, which has no name when there is none, or
-// one that cannot be read: then it has a revision, and is written over.
+// registered asks the bucket's leader for a record, which has no name when the bucket has no
+// record, or one that cannot be read: then it has a revision, and is overwritten.
 func (r *Registry) registered(ctx context.Context, name string) (Record, error) {
 	k := key(name)
 	entry, err := r.kv.Get(ctx, k)
@@ -287,7 +287,7 @@ func (r *Registry) registered(ctx context.Context, name string) (Record, error) 
 	return rec, nil
 }
 
-// openLife returns the life of a session that is open by the bucket's leader, "" for none.
+// openLife returns the life of a session that is open by the bucket's leader; empty when it is not open.
 func (r *Registry) openLife(ctx context.Context, name string) (life string, err error) {
 	rec, err := r.registered(ctx, name)
 	if err != nil || rec.State != Open {
@@ -296,9 +296,9 @@ func (r *Registry) openLife(ctx context.Context, name string) (life string, err 
 	return rec.Life, nil
 }
 
-// register writes what the log says of a session over a registered record that says otherwise,
-// and returns it with its revision. The registry is not needed for what the log has: when it
-// cannot be written, or somebody else was faster, it is left to the next look.
+// register writes the log's version of a record over a registered one that differs, and returns
+// it with its revision. The log is sufficient without the registry: when the registry cannot be
+// written, or another process was faster, the next look corrects it.
 func (r *Registry) register(ctx context.Context, rec, registered Record) Record {
 	if r.readOnly && (registered.Revision == 0 || !registered.saysAs(rec)) {
 		rec.Revision = registered.Revision
@@ -312,9 +312,8 @@ func (r *Registry) register(ctx context.Context, rec, registered Record) Record 
 	return written
 }
 
-// write writes a record over a registered one that says otherwise, and returns it with its
-// revision. With an error, which wraps [ErrConflict] or [ErrUnavailable], that is the registered
-// one's.
+// write writes a record over a registered one that differs, and returns it with its revision.
+// With an error, which wraps [ErrConflict] or [ErrUnavailable], that is the registered one's.
 func (r *Registry) write(ctx context.Context, rec, registered Record) (Record, error) {
 	k := key(rec.Session)
 	if registered.Revision != 0 && registered.saysAs(rec) {
@@ -342,7 +341,7 @@ func (r *Registry) write(ctx context.Context, rec, registered Record) (Record, e
 }
 
 // CopyOrGet returns the copy of the record of an open session, and is [Registry.Get] where
-// there is none.
+// the copy has none.
 func (r *Registry) CopyOrGet(ctx context.Context, name string) (Record, error) {
 	if rec, ok := r.Session(name); ok && rec.State == Open {
 		return rec, nil
@@ -350,8 +349,8 @@ func (r *Registry) CopyOrGet(ctx context.Context, name string) (Record, error) {
 	return r.Get(ctx, name)
 }
 
-// Create opens a session in the log and registers it. Errors wrap [ErrExists], whatever the owner of
-// the session of that name, since a name is given once, or [ErrUnavailable].
+// Create opens a session in the log and registers it. Errors wrap [ErrExists], whoever owns the
+// session of that name, since a name is given once, or [ErrUnavailable].
 func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
 	registered, err := r.registered(ctx, rec.Session)
 	if err != nil {
@@ -370,7 +369,7 @@ func (r *Registry) Create(ctx context.Context, rec Record) (Record, error) {
 	return r.register(ctx, rec, registered), nil
 }
 
-// Ensure returns the record of an open session, and has create open one where there is none, as
+// Ensure returns the record of an open session, and has create open one where there is no session, as
 // [Registry.Create] does; other errors of create are returned. Errors wrap [ErrClosed] when the
 // session has ended, or [ErrUnavailable].
 func (r *Registry) Ensure(ctx context.Context, name string, create func() (Record, error)) (Record, error) {
@@ -389,7 +388,7 @@ func (r *Registry) Ensure(ctx context.Context, name string, create func() (Recor
 	return rec, err
 }
 
-// setAttempts is how often a change begins again when somebody else changes the session too.
+// setAttempts is how often a change begins again when another process changes the session too.
 const setAttempts = 10
 
 // SetMembers replaces the members of an open session, in the log and in the registry, and returns
@@ -426,8 +425,8 @@ func (r *Registry) SetMetadata(ctx context.Context, name, life string, metadata 
 //
 // A change, another change and the janitor's copy of the opening are stored by compare-and-set
 // on the same subject: the one that is refused reads the newest opening and begins again. Of
-// concurrent changes each stores the opening once, and the registry gets what the log has in the
-// end. A header of the opening counts the changes, since the janitor's tail brings no content:
+// concurrent changes each stores the opening once, and the registry gets the log's last opening.
+// A header of the opening counts the changes, since the janitor's tail brings no content:
 // it repairs a registry with another number, which would let removed members in.
 //
 // edit returns the record with the change, and one more in Changes; with the same Changes nothing
@@ -443,7 +442,7 @@ func (r *Registry) change(ctx context.Context, name string, edit func(Record) (R
 		}
 		rec, err := r.judge(ctx, f)
 		edited := rec
-		if err == nil && !stored { // once it is, the registry gets what the log has
+		if err == nil && !stored { // once it is, the registry gets the log's version
 			edited, err = edit(rec)
 			if err == nil && rec.State != Open {
 				err = fmt.Errorf("%w: session %s", ErrClosed, name)
@@ -477,9 +476,9 @@ func (r *Registry) change(ctx context.Context, name string, edit func(Record) (R
 }
 
 // End ends a session, or one stream of it when stream is not empty, and clears it too
-// when alsoClear is set. When it returns no error nothing more is stored, at whatever
-// ingest. It is safe to repeat, and finishes what another process began. Errors wrap
-// [ErrNotFound], [ErrUnavailable], or those of [eventlog.Log.EndSession].
+// when alsoClear is set. When it returns no error no ingest stores anything more in it. It is
+// safe to repeat, and finishes an end that another process began. Errors wrap [ErrNotFound],
+// [ErrUnavailable], or those of [eventlog.Log.EndSession].
 func (r *Registry) End(ctx context.Context, name, stream string, alsoClear bool) error {
 	rec, err := r.Get(ctx, name)
 	if err != nil {
@@ -491,7 +490,7 @@ func (r *Registry) End(ctx context.Context, name, stream string, alsoClear bool)
 // EndOf is [Registry.End] for the session of a record that [Registry.Get] has returned, and touches no other life
 // of its name, which may be another owner's.
 func (r *Registry) EndOf(ctx context.Context, rec Record, stream string, alsoClear bool) (err error) {
-	// Also what is closed already: its end may have stopped half-way.
+	// Also a session that is closed already: its end may have stopped half-way.
 	if stream != "" {
 		err = r.events.EndStream(ctx, rec.Session, rec.Life, stream)
 	} else {

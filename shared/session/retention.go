@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Retention is what the metadata of a session says of its own limits, in the member
+// Retention has a session's own limits from its metadata, in the member
 // "retention":
 //
 //	{"retention": {"maxEvents": 500, "maxBytes": 1048576, "maxStreams": 20, "idleAfter": 3600, "keepClosed": 3600}}
@@ -86,9 +86,9 @@ func mentionsRetention(metadata []byte) bool {
 }
 
 // Within returns the limit of a session that asks for one: it may always be smaller
-// than the one that all have, and larger up to the most that the operator allows. most
-// is 0 when that is no more than all have. -1 is no limit; asked is 0 for a session
-// that asks for nothing.
+// than the common limit, and larger up to the most that the operator allows. most
+// is 0 when that is no more than the common limit. -1 is no limit; asked is 0 for a
+// session that asks for no limit.
 func Within[T ~int64](asked, all, most T) T {
 	if asked == 0 {
 		return all
@@ -106,7 +106,7 @@ func larger[T ~int64](a, b T) bool { return b >= 0 && (a < 0 || a > b) }
 
 // StreamsOverride is the flag of the services that count a session's streams.
 type StreamsOverride struct {
-	// MaxStreamsOverride is how many open streams a session's metadata may ask for; -1
+	// MaxStreamsOverride is how many open streams a session's metadata may ask for; -1 is
 	// any number. Default: 0, which is no more than the log's limit.
 	MaxStreamsOverride int64 `default:"0" help:"Maximum open streams that the metadata of a session may request beyond the log's limit; -1 for unlimited, 0 for no more than that limit; use the same value for ingest and janitor." placeholder:"N"`
 }

@@ -1,9 +1,9 @@
 package session
 
-// Usage is how much sessions take, open or closed: the records of both lie in memory.
+// Usage is the size of sessions, open or closed: the records of both are in memory.
 type Usage struct {
 	Sessions int64
-	// MetadataBytes are those of all metadata, as stored.
+	// MetadataBytes is the size of all metadata and members, as stored.
 	MetadataBytes int64
 }
 
@@ -12,10 +12,10 @@ func (u Usage) Plus(other Usage) Usage {
 	return Usage{u.Sessions + other.Sessions, u.MetadataBytes + other.MetadataBytes}
 }
 
-// Usage returns what the record takes.
+// Usage returns the usage of the record.
 func (r Record) Usage() Usage { return Usage{1, int64(r.metadataBytes)} }
 
-// Holder is whose share of all sessions a session counts in.
+// Holder is the owner or client in whose share of all sessions a session counts.
 type Holder struct {
 	Owner  string
 	Client string // where there is no owner; see [Record.Client]
@@ -24,7 +24,7 @@ type Holder struct {
 // Anonymous reports whether the holder is no client in particular.
 func (h Holder) Anonymous() bool { return h == Holder{} }
 
-// Holder returns whose share the session counts in.
+// Holder returns the holder in whose share the session counts.
 func (r Record) Holder() Holder {
 	if r.Owner != "" {
 		return Holder{Owner: r.Owner}
@@ -32,8 +32,8 @@ func (r Record) Holder() Holder {
 	return Holder{Client: r.Client}
 }
 
-// Usage returns what all sessions of the copy take, and those of one holder. It takes as long for
-// many sessions as for few.
+// Usage returns the usage of all sessions of the copy, and of those of one holder. It takes as long
+// for many sessions as for few.
 func (r *Registry) Usage(of Holder) (all, own Usage) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -43,7 +43,7 @@ func (r *Registry) Usage(of Holder) (all, own Usage) {
 	return r.copy.all, own
 }
 
-// holding is what the sessions of one holder take.
+// holding is the usage of the sessions of one holder.
 type holding struct {
 	Holder
 	Usage
@@ -68,7 +68,7 @@ func (c *bucketCopy) set(k string, rec Record) {
 		c.holders[h.Holder] = h
 	}
 	h.Usage, c.all = h.Plus(rec.Usage()), c.all.Plus(rec.Usage())
-	// What many records have in common is held once, and so is a name that is its own key.
+	// Strings that many records share are held once, and so is a name that is its own key.
 	rec.Client = h.Client
 	if rec.Owner != "" {
 		rec.Owner = h.Owner

@@ -9,7 +9,7 @@ import (
 	"rejoin/shared/natsconn"
 )
 
-// Visible returns the record of a session that a caller may use, as may says; may must not
+// Visible returns the record of a session that a caller may use, as may reports; may must not
 // depend on the session's state, and may not wait. The error wraps [ErrNotFound] when there is
 // no session of this name and when the caller may not use it, alike: in both cases two requests
 // are made, and their answers are equally small, so that not even the time they take tells them
@@ -23,8 +23,8 @@ func (r *Registry) Visible(ctx context.Context, name string, may func(Record) bo
 		return rec, nil
 	case ok && rec.Revision != 0 && !visible(rec):
 		// A record and an opening hold up to 16 KB of metadata each, which takes 400 µs
-		// more than an empty answer. They are requested only when the log may say
-		// something else by now.
+		// more than an empty answer. They are requested only when the log may have
+		// changed by now.
 		current, err := r.current(ctx, rec)
 		if err != nil {
 			return Record{}, err
@@ -47,7 +47,7 @@ func (r *Registry) Visible(ctx context.Context, name string, may func(Record) bo
 	return r.judge(ctx, f)
 }
 
-// current reports whether the copy of a registered record still says whose the session is: the
+// current reports whether the copy of a registered record still has the owner of the session: the
 // bucket has nothing newer of its key, and no open life was sealed. A name is opened again only
 // after its record was removed, which is newer. (Of a bucket that is older than the log that
 // holds once the janitor has repaired it.) It takes two requests, as find does, and when it

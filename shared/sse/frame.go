@@ -26,7 +26,7 @@ func AppendRetry(b []byte, d time.Duration) []byte {
 
 // AppendData appends data as "data:" lines, one for each of its lines. CR, LF and
 // CR LF all end a line, since any of them would end one in the stream; the reader
-// joins the lines with LF. For JSON, where line ends stand between tokens only,
+// joins the lines with LF. For JSON, where line ends are between tokens only,
 // that is the same text.
 func AppendData(b, data []byte) []byte {
 	// Two searches for one byte are many times as fast as one search for two.

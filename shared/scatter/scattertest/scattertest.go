@@ -9,7 +9,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// Serve runs what answers, until the test or end ends it.
+// Serve runs serve, until the test or end ends it.
 func Serve(t *testing.T, serve func(context.Context) error) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
