@@ -13,7 +13,7 @@ import (
 // up to 1,000 errors.
 const maxAnswerLine = 4 << 20
 
-// answerLine is a line of the answer to a request: what became of one message, or
+// answerLine is a line of the answer to a request: the outcome of one message, or
 // at the end the summary.
 type answerLine struct {
 	Index     *int   `json:"index"`
@@ -31,8 +31,8 @@ type answerLine struct {
 }
 
 // readAnswer reads the answer to a request: a line for each message, in order, and
-// a summary. It sets the verdicts of which the answer tells and leaves the others
-// as they are. The error says why the answer does not tell of all: it broke off, it
+// a summary. It sets the verdicts that the answer reports and leaves the others
+// as they are. The error is the reason why the answer does not report all: it broke off, it
 // is malformed, or the server stopped in the middle.
 func readAnswer(r io.Reader, verdicts []verdict) error {
 	lines := bufio.NewScanner(r)
@@ -63,7 +63,7 @@ func readAnswer(r io.Reader, verdicts []verdict) error {
 	return io.ErrUnexpectedEOF
 }
 
-// judge returns what a line tells of its message.
+// judge returns the verdict that a line reports of its message.
 func judge(line answerLine) (verdict, error) {
 	refusal := &Error{Code: line.Code, Detail: line.Detail}
 	switch line.Code {
@@ -81,7 +81,7 @@ func judge(line answerLine) (verdict, error) {
 	}
 }
 
-// summary reads the last line of an answer that has told of the first next messages.
+// summary reads the last line of an answer that has reported the first next messages.
 func summary(line answerLine, verdicts []verdict, next int) error {
 	stop := line.Stopped
 	if stop == nil {
@@ -90,7 +90,7 @@ func summary(line answerLine, verdicts []verdict, next int) error {
 		}
 		return nil
 	}
-	// What has a line of its own is known better.
+	// A message's own line has precedence.
 	from := max(stop.Index, next)
 	if from > len(verdicts) {
 		return fmt.Errorf("%w: the answer stops at message %d of %d", ErrProtocol, stop.Index, len(verdicts))

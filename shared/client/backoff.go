@@ -8,7 +8,7 @@ import (
 
 // backoff is how long to wait before the next attempt: first, twice that, and so
 // on up to most, and up to a half more at random, so that clients that lost their
-// server together do not come back together.
+// server together do not reconnect together.
 type backoff struct {
 	first, most time.Duration
 	failures    int // in a row
@@ -26,7 +26,7 @@ func (b *backoff) next(least time.Duration) time.Duration {
 	return wait + rand.N(wait/2+1) //nolint:gosec // no secret
 }
 
-// reset is called when an attempt has got somewhere.
+// reset is called when an attempt has made progress.
 func (b *backoff) reset() { b.failures = 0 }
 
 // sleep waits, or returns the cause of ctx's end.

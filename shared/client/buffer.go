@@ -23,7 +23,7 @@ func newBuffer(messages, bytes int) *buffer {
 }
 
 // take waits for room for one message. It returns [ErrTooLarge], [ErrClosed] or the
-// cause of ctx's end when there will be none.
+// cause of ctx's end when the message gets no room.
 func (b *buffer) take(ctx context.Context, bytes int) error {
 	if int64(bytes) > b.size {
 		return ErrTooLarge

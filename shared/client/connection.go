@@ -22,8 +22,8 @@ type connection struct {
 	guard  *guard
 }
 
-// open asks the edge for what follows the subscriber's place. It returns errDone
-// when nothing will ever follow, and an *Error for a refusal.
+// open asks the edge for the events after the subscriber's cursor. It returns errDone
+// when no event will ever follow, and an *Error for a refusal.
 func (s *Subscriber) open(ctx context.Context) (conn *connection, err error) {
 	g := newGuard(ctx)
 	defer func() {
@@ -42,7 +42,7 @@ func (s *Subscriber) open(ctx context.Context) (conn *connection, err error) {
 		return nil, g.why(err)
 	}
 	if err := s.check(resp); err != nil {
-		_ = resp.Body.Close() // whatever it says, the answer is known
+		_ = resp.Body.Close() // an error changes nothing: the answer is known
 		return nil, err
 	}
 	body := guarded{body: resp.Body, guard: g, within: s.cfg.IdleTimeout}
@@ -89,7 +89,7 @@ func (s *Subscriber) request(ctx context.Context) (*http.Request, error) {
 }
 
 // check returns nil when an answer is an event stream. Without a cursor, a page means that the URL is wrong; with
-// one, from an earlier connection or the configuration, it is taken for a proxy's, and passes.
+// one, from an earlier connection or the configuration, it is taken for a proxy's temporary page.
 func (s *Subscriber) check(resp *http.Response) error {
 	switch resp.StatusCode {
 	case http.StatusOK:
@@ -110,8 +110,8 @@ func (s *Subscriber) check(resp *http.Response) error {
 	}
 }
 
-// next returns the next block. An end of the stream is errEnded: only the server's
-// word ends a subscription.
+// next returns the next block. An end of the stream is errEnded: only a message of the
+// server ends a subscription.
 func (c *connection) next() (sse.Event, error) {
 	block, err := c.blocks.Next()
 	switch {

@@ -2,8 +2,8 @@
 // connections break.
 //
 // A [Subscriber] is an endless loop over the events of a stream, or of all streams
-// of a session. It reconnects by itself, resumes exactly after the event that it
-// yielded last, and reports a [Gap] when events in between no longer exist. Its
+// of a session. It reconnects by itself, resumes exactly after the last event that it
+// yielded, and reports a [Gap] when events in between no longer exist. Its
 // cursor is text that a program may save, to resume there after a restart.
 //
 // A [Publisher] stores messages in the order in which they were published to

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// TokenFunc returns the token for the next request, or an empty one to send none.
+// TokenFunc returns the token for the next request; empty to send no token.
 // It is called before every request, possibly by several goroutines at a time, so
 // that a token that expires can be renewed, and again when a token is refused with
-// 401: a different one is sent at once, one time. An error counts as trouble that will
-// pass: it is logged, and the call is repeated later.
+// 401: a different one is sent at once, one time. An error counts as temporary: it is
+// logged, and the call is repeated later.
 type TokenFunc func(ctx context.Context) (string, error)
 
-// endpoint is a server and the way to talk to it.
+// endpoint is a server's URL with the token and the HTTP client for it.
 type endpoint struct {
 	base  string
 	token TokenFunc
@@ -63,7 +63,7 @@ func port(u *url.URL) string {
 const pingAfter = 15 * time.Second
 
 // ownTransport returns a transport with the settings of [http.DefaultTransport],
-// which a program may have replaced by something else than a transport.
+// which a program may have replaced by another http.RoundTripper.
 func ownTransport(idle int) *http.Transport {
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment}
 	if standard, ok := http.DefaultTransport.(*http.Transport); ok {
@@ -101,7 +101,7 @@ func (e *endpoint) request(ctx context.Context, method, path string, body io.Rea
 	return req, e.authorize(req)
 }
 
-// errNoToken is wrapped where there is no token for a request, which was therefore not sent, or was refused.
+// errNoToken is wrapped when a request has no token, and was therefore not sent, or was refused.
 var errNoToken = errors.New("token")
 
 // authorize gives a request the current token.

@@ -15,7 +15,7 @@ var (
 	// not ended.
 	ErrBusy = errors.New("the subscriber is already being read")
 
-	// ErrProtocol is yielded when the server sent something that no Rejoin server
+	// ErrProtocol is yielded when the server sent data that no Rejoin server
 	// sends, or a block larger than MaxEventBytes. Trying again would not help.
 	ErrProtocol = errors.New("the server does not speak the protocol")
 
@@ -29,14 +29,14 @@ var (
 	ErrInvalidKey = errors.New("the idempotency key is not valid")
 
 	// ErrClosed is returned by [Publisher.Publish] after Close, and is the outcome
-	// of messages that Close did not wait for. They were not stored, unless
-	// [ErrUnknown] comes along with it.
+	// of messages that Close did not wait for. They were not stored, unless the error
+	// wraps [ErrUnknown] as well.
 	ErrClosed = errors.New("the publisher is closed")
 
 	// ErrUnknown is the outcome of a message that may have been stored or not: a
 	// request that carried it got no answer, and it is too late to find out by a
 	// repetition; or a redirect made a GET of the request, and that was refused.
-	// The reason comes along with it.
+	// The error wraps the reason as well.
 	ErrUnknown = errors.New("whether the message was stored is unknown")
 )
 
@@ -63,7 +63,7 @@ type Error struct {
 	// Status is the HTTP status, or 0 when one message was refused.
 	Status int
 	// Code is the problem's stable name, as "session_closed". It is empty when
-	// something else than a Rejoin server answered.
+	// the answer was not a Rejoin server's.
 	Code string
 	// Detail says more, for people; it may be empty.
 	Detail string
@@ -97,7 +97,7 @@ var (
 	// edge without the log, or of a proxy without an edge.
 	errUnavailable = errors.New("the service is unavailable")
 
-	// errBroken is returned when a proxy has broken off an event and written something else, as after a
+	// errBroken is returned when a proxy has broken off an event and written other data, as after a
 	// failure of its own.
 	errBroken = errors.New("an event is broken")
 

@@ -9,26 +9,26 @@ import (
 	"rejoin/shared/sse"
 )
 
-// Kind says what an [Event] is.
+// Kind is the kind of an [Event].
 type Kind uint8
 
 const (
-	// KindMessage is a message that somebody published.
+	// KindMessage is a published message.
 	KindMessage Kind = iota
-	// KindGap says that messages are missing here; see [Event.Gap].
+	// KindGap means that messages are missing here; see [Event.Gap].
 	KindGap
-	// KindCursor says that the place has moved although nothing was published. It
+	// KindCursor means that the cursor has moved although nothing was published. It
 	// is yielded only when [SubscriberConfig.Cursors] asks for it.
 	KindCursor
 )
 
-// Event is what a [Subscriber] yields. Its fields belong to the caller.
+// Event is an element of the loop over a [Subscriber]. Its fields belong to the caller.
 type Event struct {
 	// Kind says which of the following fields are set.
 	Kind Kind
 
-	// Cursor is the place after this event in what is subscribed to. A later
-	// subscriber that starts there gets everything that follows, once.
+	// Cursor is the cursor after this event in the subscribed stream or session. A later
+	// subscriber that starts with it gets all later events, once.
 	Cursor string
 
 	// ID is a message's event ID. On a session's flow it is the ID in the
@@ -41,21 +41,21 @@ type Event struct {
 	// Time is when a message was stored. It is zero on a single stream, unless
 	// [SubscriberConfig.Times] asks for it.
 	Time time.Time
-	// Message is one JSON value. Of a single stream it is what was stored,
+	// Message is one JSON value. Of a single stream it is the stored message,
 	// with LF for every line end; with times, and on a session's flow, it is the same
 	// JSON, maybe with other spaces and escapes.
 	Message json.RawMessage
 
-	// Gap is what is missing, or nil.
+	// Gap reports missing events; nil for other kinds.
 	Gap *Gap
 }
 
-// Gap says that events are missing that should have come here, since they no
-// longer exist. The subscription continues with what is retained.
+// Gap reports that events are missing at this point, since they no longer exist. The
+// subscription continues with the retained events.
 type Gap struct {
-	// Reason says why.
+	// Reason is the reason why events are missing.
 	Reason Reason `json:"reason"`
-	// Certain is false when it is unknown whether anything is missing.
+	// Certain is false when it is unknown whether any event is missing.
 	Certain bool `json:"certain"`
 	// Stream is the stream whose events are missing, or empty for any of the session.
 	Stream string `json:"stream"`
@@ -65,7 +65,7 @@ type Gap struct {
 	ResumesAt string `json:"resumesAt"`
 }
 
-// Reason says why events are missing. There may be others in the future.
+// Reason is the reason why events are missing. There may be others in the future.
 type Reason string
 
 const (
@@ -74,12 +74,12 @@ const (
 	// ReasonTrimmed means that the stream or session had too many events, bytes or open
 	// streams, or that the session was closed for a while.
 	ReasonTrimmed Reason = "trimmed"
-	// ReasonCleared means that somebody cleared the stream or the session.
+	// ReasonCleared means that the stream or the session was cleared.
 	ReasonCleared Reason = "cleared"
 	// ReasonRolledBack means that the log has lost its newest events. Some of those
 	// that follow may have been yielded before.
 	ReasonRolledBack Reason = "rolled_back"
-	// ReasonDamaged means that entries of the log are missing that nothing explains, as when
+	// ReasonDamaged means that entries of the log are missing without a known cause, as when
 	// a file was damaged: events of the stream may be among them.
 	ReasonDamaged Reason = "damaged"
 	// ReasonUnknown means that the cursor cannot be read, or belongs to another stream,
@@ -88,7 +88,7 @@ const (
 )
 
 // The SSE event types of blocks that Rejoin itself sends and that a subscriber
-// acts on. There are others, which say nothing but their ID.
+// acts on. There are others, which carry only an ID.
 const (
 	typeConnect = "connect"
 	typeCursor  = "cursor"
@@ -96,7 +96,7 @@ const (
 	typeClose   = "close"
 )
 
-// gapOf reads the block that tells a gap.
+// gapOf reads a block that reports a gap.
 func gapOf(block sse.Event) (*Gap, error) {
 	var g Gap
 	if err := json.Unmarshal(block.Data, &g); err != nil {

@@ -7,7 +7,7 @@ import (
 )
 
 // guard ends a request whose server stays silent. Its clock runs only while
-// somebody waits for the server, so a slow caller is no silent server.
+// the client waits for the server, so a slow caller does not count as a silent server.
 type guard struct {
 	ctx    context.Context // of the request
 	cancel context.CancelCauseFunc
@@ -22,7 +22,7 @@ func newGuard(parent context.Context) *guard {
 	return g
 }
 
-// expect starts the clock: within so much time, something has to come.
+// expect starts the clock: the server has to send data within so much time.
 func (g *guard) expect(within time.Duration) { g.timer.Reset(within) }
 
 // rest stops the clock.
@@ -34,7 +34,7 @@ func (g *guard) close() {
 	g.cancel(context.Canceled)
 }
 
-// why returns the reason behind an error of the request.
+// why returns the cause of an error of the request.
 func (g *guard) why(err error) error {
 	if g.ctx.Err() != nil {
 		return context.Cause(g.ctx)

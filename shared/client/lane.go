@@ -17,8 +17,8 @@ type entry struct {
 	line   []byte
 	result *Result
 	// doubt is when the first attempt began whose outcome is unknown, or zero. It
-	// stays, whatever later attempts say: that one may still have stored it. The log forgets keys also
-	// while this machine is suspended, so it counts by two clocks.
+	// stays after any outcome of later attempts: that one may still have stored it. The log forgets
+	// keys also while this machine is suspended, so it counts by two clocks.
 	doubt clocks.Instant
 	err   error // of that attempt
 }
@@ -33,12 +33,12 @@ type lane struct {
 	publisher *Publisher
 	address   address
 	wait      backoff
-	most      int // messages of the next request, after a proxy has refused what one of them says; 0: any number
+	most      int // messages of the next request, after a proxy has refused the content of one of them; 0: any number
 
 	queue []*entry // oldest first; guarded by the publisher's mu
 }
 
-// run sends what is in the lane, until it is empty or the publisher gives up.
+// run sends the messages of the lane, until it is empty or the publisher gives up.
 func (l *lane) run() {
 	p := l.publisher
 	for p.ctx.Err() == nil {
@@ -71,7 +71,7 @@ func (l *lane) run() {
 }
 
 // step sends one request. It returns an error when some of its messages have to be
-// sent again, and the server's wish for when.
+// sent again, and the server's Retry-After.
 func (l *lane) step() (least time.Duration, err error) {
 	p := l.publisher
 	begin := p.now()
@@ -115,7 +115,7 @@ func (p *Publisher) halve(batch []*entry) {
 }
 
 // expire gives up the messages for which it is too late to find out by repetition
-// whether they were stored. Only what was in a batch can be one of them.
+// whether they were stored. Only a message that was in a batch can be one of them.
 func (l *lane) expire(now clocks.Instant) {
 	p := l.publisher
 	p.mu.Lock()
@@ -147,8 +147,8 @@ func (l *lane) batch() []*entry {
 	return slices.Clone(l.queue[:n])
 }
 
-// takeOut takes the messages that have an outcome out of the queue, whose first ones
-// the batch is, and reports whether there were any.
+// takeOut takes the messages that have an outcome out of the queue, whose first messages are
+// the batch, and reports whether any had one.
 func (l *lane) takeOut(batch []*entry, verdicts []verdict) bool {
 	p := l.publisher
 	var left []*entry
@@ -182,8 +182,8 @@ func (e *entry) doubtful(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnknown, err)
 }
 
-// replace puts others, no more of them, in the place of the first n entries of the
-// queue. The publisher's mu is held.
+// replace replaces the first n entries of the queue by left, which has at most n. The caller
+// holds the publisher's mu.
 func (l *lane) replace(n int, left []*entry) {
 	from := n - len(left)
 	clear(l.queue[:from])
@@ -215,8 +215,8 @@ func (l *lane) abandon() {
 	delete(p.lanes, l.address)
 }
 
-// resolve makes an outcome known, and room for another message. The publisher's mu is held while
-// the message leaves the queue, since Flush waits only for messages in a queue.
+// resolve sets a message's outcome, and makes room for another message. The publisher's mu is held
+// until the message is out of the queue, since Flush waits only for messages in a queue.
 func (p *Publisher) resolve(e *entry, s Stored, err error) {
 	e.result.stored, e.result.err = s, err
 	close(e.result.done)

@@ -8,10 +8,10 @@ import (
 	"rejoin/shared/event"
 )
 
-// Message is what a [Publisher] stores.
+// Message is a message for a [Publisher].
 type Message struct {
-	// Session is the session's name: 1 to 128 visible ASCII characters. A session
-	// comes into being with its first message.
+	// Session is the session's name: 1 to 128 visible ASCII characters. The first
+	// message creates its session.
 	Session string
 	// Stream is the stream's name, of the same alphabet.
 	Stream string
@@ -68,12 +68,12 @@ func (m *Message) line(key string) []byte {
 	return append(b, '}', '\n')
 }
 
-// Stored says that a message is in the log.
+// Stored is the outcome of a message that is in the log.
 type Stored struct {
 	// ID is the event's ID.
 	ID string
 	// Duplicate says that a message with the same key had been stored before, and
-	// ID is that one's. After trouble that may have been an earlier attempt of the
+	// ID is that one's. After a failure that may have been an earlier attempt of the
 	// publisher to store this very message.
 	Duplicate bool
 }

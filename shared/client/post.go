@@ -15,8 +15,8 @@ import (
 )
 
 // post sends messages of one stream in one request and sets their verdicts, which
-// are all untried before. The error says why some have to be sent again; it is nil
-// when none has to.
+// are all untried before. The error is the reason why some messages have to be sent again;
+// nil when all have an outcome.
 func (p *Publisher) post(to address, batch []*entry, verdicts []verdict) error {
 	lines := make([][]byte, len(batch))
 	for i, e := range batch {
@@ -59,7 +59,7 @@ func (p *Publisher) post(to address, batch []*entry, verdicts []verdict) error {
 		}
 		return err
 	}
-	defer func() { _ = resp.Body.Close() }() // what it says was read, or is unknown
+	defer func() { _ = resp.Body.Close() }() // the body was read, or the outcome is unknown
 	if resp.StatusCode != http.StatusOK {
 		return rejected(refusal(resp), answersAnother(resp, http.MethodPost), verdicts)
 	}
@@ -124,7 +124,7 @@ func (p *Publisher) send(ctx context.Context, to address, body io.Reader, size i
 	return p.endpoint.do(req)
 }
 
-// rejected sets the verdicts of a request that was answered with a problem, or of which a redirect made another one.
+// rejected sets the verdicts of a request whose answer is a problem, or which a redirect made another one.
 func rejected(problem *Error, another bool, verdicts []verdict) error {
 	switch {
 	case len(verdicts) > 1 && !another && (problem.Status == http.StatusRequestEntityTooLarge || problem.Status == http.StatusForbidden && problem.Code == ""):
@@ -147,7 +147,7 @@ func rejected(problem *Error, another bool, verdicts []verdict) error {
 	return problem
 }
 
-// firstFailure returns why the first message that has to be sent again has to.
+// firstFailure returns the error of the first message that has to be sent again.
 func firstFailure(verdicts []verdict) error {
 	for _, v := range verdicts {
 		if v.kind == untried || v.kind == unknown {
@@ -157,7 +157,7 @@ func firstFailure(verdicts []verdict) error {
 	return nil
 }
 
-// drainTimeout bounds the wait for the end of an answer that has told everything.
+// drainTimeout bounds the wait for the end of an answer that has reported all outcomes.
 const drainTimeout = time.Second
 
 // drain reads an answer to its end, so that its connection can be used again.

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// maxProblemBytes bounds what is read of a refusal.
+// maxProblemBytes bounds the bytes that are read of a refusal.
 const maxProblemBytes = 64 << 10
 
-// refusal reads an answer that is not what was asked for.
+// refusal reads an answer with another status than that of success.
 func refusal(resp *http.Response) *Error {
 	e := &Error{Status: resp.StatusCode, RetryAfter: retryAfter(resp.Header.Get("Retry-After"))}
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxProblemBytes)) // it may break off, or have no end

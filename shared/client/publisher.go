@@ -16,16 +16,16 @@ import (
 // Messages of one stream are stored in the order of their Publish calls, those of
 // different streams side by side. While a request for a stream is under way, the
 // messages that follow it are collected for the next one: so a request is as large
-// as it has to be, and nothing waits to make it larger.
+// as it has to be, and no message waits to make it larger.
 //
 // A message is repeated, with the same key, for as long as it is known not to be
-// stored, and for RepeatWithin after an attempt whose outcome is not known. Those
+// stored, and for RepeatWithin after an attempt whose outcome is unknown. The messages
 // after it wait. A message that is refused for good stops no other.
 type Publisher struct {
 	cfg      PublisherConfig
 	endpoint endpoint
 	buffer   *buffer
-	keys     string        // what all keys of this publisher begin with
+	keys     string        // the common beginning of all keys of this publisher
 	keyed    atomic.Uint64 // keys made
 	slots    chan struct{} // one for each request under way
 	now      func() clocks.Instant
@@ -64,9 +64,9 @@ func NewPublisher(cfg PublisherConfig) (*Publisher, error) {
 	return p, nil
 }
 
-// Publish puts a message into the buffer and returns its result, which is there
+// Publish puts a message into the buffer and returns its result, which gets its outcome
 // later. It waits while the buffer is full, and no longer than ctx; afterwards ctx
-// plays no part. It keeps nothing of m.Data.
+// plays no part. It does not keep m.Data.
 //
 // The errors are those of a message that can never be stored, from the package
 // event or [ErrInvalidKey] or [ErrTooLarge], [ErrClosed], and the cause of ctx's
@@ -101,8 +101,8 @@ func (p *Publisher) PublishAndWait(ctx context.Context, m Message) (Stored, erro
 	return result.Wait(ctx)
 }
 
-// Flush waits until every message that was published before has an outcome. What
-// it is, the results tell. It returns the cause of ctx's end when that comes first.
+// Flush waits until every message that was published before has an outcome, which its
+// [Result] holds. It returns the cause of ctx's end when that is earlier.
 func (p *Publisher) Flush(ctx context.Context) error {
 	p.mu.Lock()
 	var pending []*Result
@@ -123,8 +123,8 @@ func (p *Publisher) Flush(ctx context.Context) error {
 }
 
 // Close takes no more messages, waits until every message has an outcome, and ends
-// all goroutines. When ctx ends before, Close gives up: the outcome of what is left
-// is [ErrClosed], with [ErrUnknown] where it may be stored, and Close returns the
+// all goroutines. When ctx ends before, Close gives up: the outcome of the remaining
+// messages is [ErrClosed], with [ErrUnknown] where one may be stored, and Close returns the
 // cause of ctx's end. It may be called several times.
 func (p *Publisher) Close(ctx context.Context) error {
 	p.buffer.close()

@@ -12,21 +12,21 @@ const (
 	DefaultMaxBufferedMessages = 10_000
 	DefaultMaxBufferedBytes    = 16 << 20
 	DefaultMaxBatchMessages    = 1000
-	// DefaultMaxBatchBytes stays below what proxies allow a request, 1 MiB often.
+	// DefaultMaxBatchBytes stays below the limit of proxies for a request, 1 MiB often.
 	DefaultMaxBatchBytes     = 512 << 10
 	DefaultMaxRequests       = 8
 	DefaultAnswerTimeout     = 30 * time.Second
 	DefaultPublisherRetry    = 100 * time.Millisecond
 	DefaultPublisherMaxRetry = 5 * time.Second
-	// DefaultRepeatWithin is the two minutes in which a log knows keys again, less
-	// the time that a repetition may take to get there.
+	// DefaultRepeatWithin is the two minutes in which a log recognizes keys, less
+	// the time that a repetition may take to reach it.
 	DefaultRepeatWithin = 110 * time.Second
 )
 
 // PublisherConfig says where and how to publish. URL is needed; for all else the
 // zero value means the default.
 type PublisherConfig struct {
-	// URL is where ingest is, as "https://rejoin.example". It may have a path.
+	// URL is the URL of ingest, as "https://rejoin.example". It may have a path.
 	URL string
 
 	// Token is asked for a token before every request. Default: none is sent.
@@ -40,12 +40,12 @@ type PublisherConfig struct {
 	// nothing is logged.
 	Logger *slog.Logger
 
-	// OnFailure is called with why a request failed, before it is repeated, by several
-	// goroutines at a time. It must return soon, and so not call Close, which waits for
-	// it. Default: nothing is called.
+	// OnFailure is called with the reason why a request failed, before it is repeated, by
+	// several goroutines at a time. It must return soon, and so not call Close, which waits
+	// for it. Default: nothing is called.
 	OnFailure func(error)
 
-	// MaxBufferedMessages and MaxBufferedBytes bound what was published and has no
+	// MaxBufferedMessages and MaxBufferedBytes bound the published messages that have no
 	// outcome yet; Publish waits while the buffer is full. Bytes are counted as
 	// they are sent, with key and type. Defaults: 10,000, and 16 MiB.
 	MaxBufferedMessages int
@@ -54,7 +54,7 @@ type PublisherConfig struct {
 	// MaxBatchMessages and MaxBatchBytes bound one request. A message that is
 	// larger gets a request of its own. A batch that is answered 413, as by a proxy,
 	// is divided, and those after it are smaller; one that a proxy refuses with 403, as for
-	// what a message says, is divided until that message is alone. Defaults: 1000, and 512 KiB.
+	// the content of a message, is divided until that message is alone. Defaults: 1000, and 512 KiB.
 	MaxBatchMessages int
 	MaxBatchBytes    int
 
@@ -72,7 +72,7 @@ type PublisherConfig struct {
 	// Default: 100 ms.
 	Retry time.Duration
 
-	// MaxRetry bounds the wait, whatever the server says. Default: 5 s.
+	// MaxRetry bounds the wait, also that of a Retry-After. Default: 5 s.
 	MaxRetry time.Duration
 
 	// RepeatWithin is how long after an attempt without an answer the message may

@@ -23,7 +23,7 @@ type Subscriber struct {
 	running  atomic.Bool
 
 	mu sync.Mutex
-	at position // after what was yielded last; the loop alone writes it, and reads it without mu
+	at position // after the event yielded last; the loop alone writes it, and reads it without mu
 }
 
 // NewSubscriber returns a subscriber that has not connected yet. The error wraps
@@ -40,23 +40,23 @@ func NewSubscriber(cfg SubscriberConfig) (*Subscriber, error) {
 	return s, nil
 }
 
-// Cursor returns the place after the event that was yielded last, or where the
-// subscription begins when there was none; it is empty when neither is known. It
-// also moves when the server says that nothing has come for a while. It never
+// Cursor returns the cursor after the event that was yielded last, or that with which the
+// subscription began when no event was yielded; it is empty when neither is known. It
+// also moves when the server reports a cursor while no events arrive. It never
 // covers events that were read and not yielded.
 //
-// A program that saves its place does so at the end of the loop's body, when it
+// A program that saves its cursor does so at the end of the loop's body, when it
 // has done its work: there, Cursor is [Event.Cursor]. Cursor is safe for concurrent
-// use, but another goroutine does not know whether the body is through.
+// use, but another goroutine does not know whether the body has ended.
 func (s *Subscriber) Cursor() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.at.text
 }
 
-// Events returns the events that follow [Subscriber.Cursor], each once and in
+// Events returns the events after [Subscriber.Cursor], each once and in
 // order. The loop ends without an error when the stream or the session is closed
-// and everything was yielded, and otherwise with one error, beside a zero Event:
+// and all events were yielded, and otherwise with one error, beside a zero Event:
 //
 //   - the cause of ctx's end;
 //   - an [*Error] when the server refuses for good: every 4xx but 408, 425 and 429;
@@ -64,12 +64,12 @@ func (s *Subscriber) Cursor() string {
 //     Rejoin server or is larger than MaxEventBytes;
 //   - [ErrBusy] when another loop over the subscriber continues.
 //
-// Everything else, network errors, 5xx and a proxy's page among them, is retried for as
-// long as ctx lives. A loop that was left can be begun again, and continues after the event
+// Everything else, network errors, 5xx and a proxy's page among them, is retried until
+// ctx ends. A loop that was left can be begun again, and continues after the event
 // at which it was left.
 //
-// A connection that ends between two gaps is followed by one that tells both: a
-// gap may come twice, but is never left out.
+// When a connection ends between two gaps, the next one reports both: a gap may be
+// yielded twice, but is never left out.
 func (s *Subscriber) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if !s.running.CompareAndSwap(false, true) {
@@ -115,10 +115,10 @@ func (s *Subscriber) run(ctx context.Context, yield func(Event) bool) error {
 	}
 }
 
-// minRetry is the least pause that counts of what a server asks for.
+// minRetry is the least pause that a server can set.
 const minRetry = 100 * time.Millisecond
 
-// visit yields what comes over one connection. It returns errDone when the
+// visit yields the events of one connection. It returns errDone when the
 // subscription is over, and otherwise the reason why the connection has ended.
 func (s *Subscriber) visit(ctx context.Context, wait *backoff, yield func(Event) bool) error {
 	conn, err := s.open(ctx)
@@ -151,7 +151,7 @@ func (s *Subscriber) visit(ctx context.Context, wait *backoff, yield func(Event)
 	}
 }
 
-// take yields what a block tells.
+// take yields the event of a block.
 func (s *Subscriber) take(block sse.Event, yield func(Event) bool) error {
 	place := s.place(block.ID)
 	switch {
@@ -163,7 +163,7 @@ func (s *Subscriber) take(block sse.Event, yield func(Event) bool) error {
 	case block.Type == typeCursor && s.cfg.Cursors && block.HasID && !s.at.covers(place):
 		s.move(place)
 		return more(yield(Event{Kind: KindCursor, Cursor: s.Cursor()}))
-	// No JSON value is empty: a proxy repeats the cursor while no edge is there.
+	// No JSON value is empty: a proxy repeats the cursor while no edge is available.
 	case event.IsReserved(block.Type), block.Type == event.DefaultType && len(block.Data) == 0:
 		if block.Type == typeConnect && s.cfg.OnConnect != nil {
 			var is Connection
@@ -196,7 +196,7 @@ func (s *Subscriber) takeMessage(block sse.Event, place position, yield func(Eve
 	return more(yield(e))
 }
 
-// takeGap goes where the gap says, forwards or backwards: after a roll-back the log
+// takeGap moves to the gap's cursor, forwards or backwards: after a roll-back the log
 // gives the same sequences to other events. A gap without an ID is followed by
 // another one that has it.
 func (s *Subscriber) takeGap(block sse.Event, place position, yield func(Event) bool) error {
@@ -210,7 +210,7 @@ func (s *Subscriber) takeGap(block sse.Event, place position, yield func(Event) 
 	return more(yield(Event{Kind: KindGap, Cursor: s.Cursor(), Gap: gap}))
 }
 
-// more returns errDone when a loop wants no more.
+// more returns errDone when a loop wants no more events.
 func more(yes bool) error {
 	if !yes {
 		return errDone
@@ -218,12 +218,12 @@ func more(yes bool) error {
 	return nil
 }
 
-// envelope reports whether messages come inside objects that tell about them.
+// envelope reports whether messages arrive in envelopes.
 func (s *Subscriber) envelope() bool { return s.cfg.Stream == "" || s.cfg.Times }
 
 func (s *Subscriber) place(id string) position { return positionOf(id, s.cfg.Stream) }
 
-// move goes to a place, unless that is earlier than the present one.
+// move sets the position, unless that is earlier than the present one.
 func (s *Subscriber) move(place position) { s.set(s.at.after(place)) }
 
 func (s *Subscriber) set(place position) {

@@ -14,9 +14,9 @@ import (
 type Start uint8
 
 const (
-	// StartOldest begins with all that is retained, and continues live.
+	// StartOldest begins with all retained events, and continues live.
 	StartOldest Start = iota
-	// StartNow leaves out what was published before.
+	// StartNow leaves out the events that were published before.
 	StartNow
 )
 
@@ -26,29 +26,29 @@ const (
 	DefaultIdleTimeout = 45 * time.Second
 	// DefaultOpenTimeout is longer than the minute in which an edge gives up.
 	DefaultOpenTimeout = 75 * time.Second
-	// DefaultSubscriberRetry is what an edge asks for, too.
+	// DefaultSubscriberRetry is the retry time that an edge sends, too.
 	DefaultSubscriberRetry = 3 * time.Second
 	// DefaultSubscriberMaxRetry bounds how late a subscriber notices that the
-	// server is back.
+	// server is available again.
 	DefaultSubscriberMaxRetry = 30 * time.Second
 	// DefaultMaxEventBytes has room for the largest message that a log may allow, 31 MiB, and
 	// for its envelope.
 	DefaultMaxEventBytes = 32<<20 + 64<<10
 )
 
-// Connection is what a connection begins with.
+// Connection is the edge's report at the beginning of a connection.
 type Connection struct {
-	// Exists says that something was ever published to the stream or session. If it is false,
+	// Exists says that an event was ever published to the stream or session. If it is false,
 	// the subscriber waits for the first event.
 	Exists bool
 	// Resumed says that the connection continues after a cursor.
 	Resumed bool
 }
 
-// SubscriberConfig says what to subscribe to. URL and Session are needed; for all
+// SubscriberConfig configures a [Subscriber]. URL and Session are needed; for all
 // else the zero value means the default.
 type SubscriberConfig struct {
-	// URL is where the edge is, as "https://rejoin.example". It may have a path.
+	// URL is the URL of the edge, as "https://rejoin.example". It may have a path.
 	URL string
 
 	// Session is the session's name.
@@ -64,11 +64,11 @@ type SubscriberConfig struct {
 	// Start is where to begin without a cursor. Default: StartOldest.
 	Start Start
 
-	// Since, without a cursor, leaves out what was stored before. Default: Start decides.
+	// Since, without a cursor, leaves out events stored before. Default: Start decides.
 	Since time.Time
 
 	// Last, without a cursor, leaves out all but so many of the newest events, at most 1,000.
-	// Default: Start decides. Since and StartNow go before it.
+	// Default: Start decides. Since and StartNow take precedence.
 	Last int
 
 	// Methods leaves out all messages but those that have one of these JSON-RPC methods,
@@ -85,9 +85,9 @@ type SubscriberConfig struct {
 	// Events of a session have it anyway. Default: false.
 	Times bool
 
-	// Cursors yields an event of KindCursor when the place has moved though nothing
+	// Cursors yields an event of KindCursor when the cursor has moved though nothing
 	// was published, about every 15 s: a program that saves it does not look like
-	// one that has missed something after it was away. Default: false.
+	// one that has missed events after it was disconnected. Default: false.
 	Cursors bool
 
 	// Token is asked for a token before every connection. Default: none is sent.
@@ -98,16 +98,16 @@ type SubscriberConfig struct {
 	// is used again. Default: one of the subscriber's own.
 	HTTPClient *http.Client
 
-	// Logger receives every connection that ended and what happens next.
+	// Logger receives every connection that ended and the wait for the next one.
 	// Default: nothing is logged.
 	Logger *slog.Logger
 
-	// OnConnect is called with what each connection begins with, before its first event. It
-	// must return soon. Default: nothing is called.
+	// OnConnect is called with the edge's report at the beginning of each connection, before its
+	// first event. It must return soon. Default: nothing is called.
 	OnConnect func(Connection)
 
-	// OnFailure is called with why there is no connection, or why one broke, before the next
-	// attempt; not when a server ends one in its routine. It must return soon. Default: nothing
+	// OnFailure is called with the reason why there is no connection, or why one broke, before the
+	// next attempt; not when a server ends one in its routine. It must return soon. Default: nothing
 	// is called.
 	OnFailure func(error)
 
@@ -119,12 +119,12 @@ type SubscriberConfig struct {
 	// Token included. Default: 75 s.
 	OpenTimeout time.Duration
 
-	// Retry is how long to wait before the next connection, until the server says
-	// how long, 100 ms at least; up to a half of it comes on top at random. It doubles with every
-	// connection in a row that failed without a word of the server. Default: 3 s.
+	// Retry is how long to wait before the next connection, until the server sets
+	// another time, 100 ms at least; up to a half of it comes on top at random. It doubles with every
+	// connection in a row that failed without any block of the server. Default: 3 s.
 	Retry time.Duration
 
-	// MaxRetry bounds the wait, whatever the server says. Default: 30 s.
+	// MaxRetry bounds the wait, also the one that the server sets. Default: 30 s.
 	MaxRetry time.Duration
 
 	// MaxEventBytes bounds one block of the event stream, and so the memory that a

@@ -1,6 +1,6 @@
 package client
 
-// verdict is what a request has told of one of its messages.
+// verdict is the outcome of one message of a request.
 type verdict struct {
 	kind   verdictKind
 	stored Stored // of a stored one
@@ -10,7 +10,7 @@ type verdict struct {
 type verdictKind uint8
 
 const (
-	// untried: the server has not tried to store it, or has said that it is not stored.
+	// untried: the server has not tried to store it, or has reported that it is not stored.
 	untried verdictKind = iota
 	// unknown: it may be stored.
 	unknown

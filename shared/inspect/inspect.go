@@ -160,7 +160,7 @@ const (
 	Ended     What = "end"
 )
 
-// Happening is an event in the life of a client's connection.
+// Happening is an occurrence at a client's connection or poll.
 type Happening struct {
 	Time time.Time `json:"time"`
 	What What      `json:"what"`
