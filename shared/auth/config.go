@@ -15,7 +15,7 @@ const (
 	ModeJWT  = "jwt"
 )
 
-// Config says whether there is access control, and whose tokens are good. Each field
+// Config configures access control, and the issuer of the accepted tokens. Each field
 // is a flag of the programs that have access control.
 type Config struct {
 	// Auth is none or jwt; empty means none. Default: none.
@@ -29,16 +29,16 @@ type Config struct {
 	// key decides the algorithm.
 	KeyFile string `name:"jwt-key-file" type:"path" help:"PEM file with the public key of RS256, ES256 or EdDSA tokens." placeholder:"FILE"`
 
-	// JWKSURL is where the public keys of RS256, ES256 and EdDSA are (RFC 7517). It
+	// JWKSURL is the URL of the public keys of RS256, ES256 and EdDSA (RFC 7517). It
 	// must be https, or on this machine, unless Insecure is set. It needs Issuer.
 	JWKSURL string `name:"jwt-jwks-url" help:"URL of the JWKS with the public keys of RS256, ES256 and EdDSA tokens." placeholder:"URL"`
 
-	// Audience is what the claim "aud" must hold. Required.
+	// Audience is the audience that the claim "aud" must hold. Required.
 	Audience string `name:"jwt-audience" help:"Audience that the claim aud of a token must contain." placeholder:"NAME"`
 
-	// Issuer is what the claim "iss" must be. Empty: it is not looked at. A JWKS needs it:
-	// the set may hold keys of several issuers, and a session belongs to a subject, which
-	// another issuer may give to another user.
+	// Issuer is the required value of the claim "iss". Empty: the claim is ignored. A JWKS
+	// needs it: the set may hold keys of several issuers, and a session belongs to a subject,
+	// which another issuer may give to another user.
 	Issuer string `name:"jwt-issuer" help:"Issuer that the claim iss of a token must name; required with --jwt-jwks-url." placeholder:"NAME"`
 
 	// Insecure allows to listen where other machines reach it without access control,
@@ -49,8 +49,8 @@ type Config struct {
 // On reports whether there is access control.
 func (c Config) On() bool { return c.Auth == ModeJWT }
 
-// Validate returns an error that says what to do about the first flag that makes no
-// sense. It looks at no file.
+// Validate returns an error with advice about the first flag that makes no
+// sense. It reads no file.
 func (c Config) Validate() error {
 	given := 0
 	for _, v := range []string{c.SecretFile, c.KeyFile, c.JWKSURL} {
@@ -90,9 +90,9 @@ func (c Config) checkURL() error {
 	return nil
 }
 
-// CheckListen returns an error that says what to do if addr, host:port, can be reached
-// from other machines while there is no access control. flag is the flag that addr came
-// from, such as "--edge-addr". It returns nil for an addr that cannot be read.
+// CheckListen returns an error with advice if addr, host:port, can be reached
+// from other machines while there is no access control. flag is the flag that set addr,
+// such as "--edge-addr". It returns nil for an addr that cannot be read.
 func (c Config) CheckListen(addr, flag string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err == nil && !loopback(host) && !c.On() && !c.Insecure {
@@ -101,8 +101,8 @@ func (c Config) CheckListen(addr, flag string) error {
 	return nil
 }
 
-// loopback reports whether a host can be reached from this machine only. Of names, only
-// "localhost" is known to.
+// loopback reports whether a host can be reached from this machine only. The only such name
+// that it knows is "localhost".
 func loopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true

@@ -1,5 +1,5 @@
-// Package auth turns bearer tokens into grants: who asks, and what they may do with
-// which sessions. It knows nothing of HTTP.
+// Package auth turns bearer tokens into grants: a subject, and its permissions on
+// sessions. It is independent of HTTP.
 //
 // A token is a JSON Web Token (RFC 7519), signed with HS256, RS256, ES256 or EdDSA.
 // It must have the claims "sub", "aud" and "exp"; "nbf" is honoured. The claim
@@ -13,5 +13,5 @@
 //	}
 //
 // A session belongs to the subject of the token that created it, for good. A grant
-// says which names a token may use; whose session a name is, the registry says.
+// has the names that a token may use; the registry has the owner of each session.
 package auth

@@ -7,7 +7,7 @@ import (
 
 // The reasons for which a token is refused. A client receives the same answer for all:
 // its token is not valid; only [ErrUnavailable] is not about the
-// token. They go into the log and the metrics.
+// token. The log and the metrics have the reason.
 var (
 	// ErrMissing is returned when there is no token.
 	ErrMissing = reason("missing", "there is no token")
@@ -16,8 +16,8 @@ var (
 	// ("crit") that is not understood.
 	ErrMalformed = reason("malformed", "the token is malformed")
 
-	// ErrAlgorithm is returned when a token names an algorithm that does not go with
-	// the kind of key that is configured, "none" among them.
+	// ErrAlgorithm is returned when a token names an algorithm that does not fit
+	// the kind of the configured key, "none" among them.
 	ErrAlgorithm = reason("algorithm", "the token's algorithm is not allowed")
 
 	// ErrSignature is returned when the signature is not that of the key.
@@ -32,18 +32,18 @@ var (
 	// ErrNotYetValid is returned before "nbf".
 	ErrNotYetValid = reason("not_yet_valid", "the token is not valid yet")
 
-	// ErrAudience is returned when the token was made for somebody else.
+	// ErrAudience is returned when the token is for another audience.
 	ErrAudience = reason("audience", "the token is for another audience")
 
-	// ErrIssuer is returned when the token was made by somebody else.
+	// ErrIssuer is returned when the token is of another issuer.
 	ErrIssuer = reason("issuer", "the token is of another issuer")
 
-	// ErrClaims is returned when a claim that is needed is missing, or one that is
-	// there makes no sense, such as a pattern that no session can match.
+	// ErrClaims is returned when a required claim is missing, or a claim makes no
+	// sense, such as a pattern that no session can match.
 	ErrClaims = reason("claims", "the token's claims are not complete and valid")
 
-	// ErrUnavailable is returned when the key set could not be fetched, so that nothing
-	// can be said about the token. It may pass.
+	// ErrUnavailable is returned when the key set could not be fetched, so that the
+	// token cannot be checked. A later attempt may succeed.
 	ErrUnavailable = reason("unavailable", "the key set cannot be fetched")
 )
 

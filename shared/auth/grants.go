@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Grants are what a token allows. The zero value allows nothing. A value is not
+// Grants are the permissions of a token. The zero value allows nothing. A value is not
 // changed after it was made, and then safe for concurrent use.
 type Grants struct {
 	// Subject is the token's subject, which owns the sessions that it creates. It is never
@@ -24,16 +24,16 @@ type Grants struct {
 	// one of Owners.
 	Subscribe []Pattern
 
-	// Admin allows what the janitor answers, about all sessions of all owners. It
+	// Admin allows all requests to the janitor, about all sessions of all owners. It
 	// allows neither to publish nor to subscribe.
 	Admin bool
 
 	// Expires is the moment from which on the token is refused: its "exp" and the
-	// leeway. Zero means never, which no token says.
+	// leeway. Zero means never, which no token has.
 	Expires time.Time
 }
 
-// Everything returns the grants of everybody where there is no access control.
+// Everything returns the grants of all clients without access control.
 func Everything() Grants {
 	return Grants{Publish: []Pattern{All}, Subscribe: []Pattern{All}, Admin: true}
 }
@@ -56,8 +56,8 @@ func (g Grants) ActsFor(owner string) bool {
 	return owner != "" && (owner == g.Subject || matches(g.Owners, owner))
 }
 
-// Uses reports whether a session may be used by the subject: as [Grants.ActsFor] says, or
-// because one of its members, which are patterns of subjects, stands for Subject. A session
+// Uses reports whether the subject may use a session: by [Grants.ActsFor], or
+// because one of its members, which are patterns of subjects, matches Subject. A session
 // without an owner has no members.
 func (g Grants) Uses(owner string, members []string) bool {
 	return g.ActsFor(owner) || owner != "" && slices.ContainsFunc(members, func(m string) bool { return Pattern(m).Match(g.Subject) })

@@ -45,7 +45,7 @@ func ReadSecret(path string) ([]byte, error) {
 	secret := bytes.TrimSpace(data)
 	switch {
 	case bytes.Contains(secret, []byte("-----BEGIN ")):
-		// What everybody knows would be the secret.
+		// A public key would be the secret.
 		return nil, fmt.Errorf("%s holds a PEM key and no secret; name it with --jwt-key-file", path)
 	case len(secret) < minSecretLen:
 		return nil, fmt.Errorf("the secret in %s has %d bytes and needs at least %d; make one with: head -c 32 /dev/urandom | base64", path, len(secret), minSecretLen)
@@ -53,7 +53,7 @@ func ReadSecret(path string) ([]byte, error) {
 	return secret, nil
 }
 
-// readPublicKey reads a public key in PEM, and says which algorithm goes with it. An
+// readPublicKey reads a public key in PEM, and returns its algorithm. An
 // error is one sentence for the user.
 func readPublicKey(path string) (key any, algorithm string, err error) {
 	data, err := os.ReadFile(path)
@@ -81,7 +81,7 @@ func readPublicKey(path string) (key any, algorithm string, err error) {
 	return key, algorithm, nil
 }
 
-// algorithmOf returns the one algorithm that goes with a public key.
+// algorithmOf returns the one algorithm of a public key.
 func algorithmOf(key any) (string, error) {
 	switch k := key.(type) {
 	case *rsa.PublicKey:

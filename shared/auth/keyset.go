@@ -33,14 +33,14 @@ const (
 	// keySetTimeout bounds a fetch.
 	keySetTimeout = 5 * time.Second
 
-	// maxKeySetBytes bounds what is fetched.
+	// maxKeySetBytes bounds a fetched set.
 	maxKeySetBytes = 1 << 20
 )
 
 // keySet is a JWK Set (RFC 7517, section 5) behind a URL. It is fetched when a token
 // needs it: when it is too old, or does not have a token's key. The first caller for which that holds
 // fetches it; others wait if they have no key without it. While it cannot be fetched, the
-// keys that are known stay good, however old, so that an outage of the issuer locks no client
+// known keys stay good, however old, so that an outage of the issuer locks no client
 // out. A set that was fetched and has no usable key revokes all keys. A keySet is safe for
 // concurrent use and has no goroutine.
 type keySet struct {
@@ -53,7 +53,7 @@ type keySet struct {
 	keys     []namedKey
 	tried    time.Time     // when the last fetch began
 	err      error         // of the last fetch
-	fetching chan struct{} // closed when the fetch that is under way has ended; nil: none is
+	fetching chan struct{} // closed when the current fetch has ended; nil: no fetch is under way
 }
 
 // namedKey is a key of a set.
@@ -69,7 +69,7 @@ func newKeySet(url string, log *slog.Logger, now func() time.Time) *keySet {
 			Timeout: keySetTimeout,
 			// It fetches once in minutes: a connection that is kept is no use.
 			Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
-			// Where the keys are is the operator's decision alone.
+			// Only the operator chooses the URL of the keys.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}
@@ -124,7 +124,7 @@ func (s *keySet) known(algorithm, id string) any {
 	return found
 }
 
-// fetch fetches the set for everybody; so it does not end with the ctx of one request.
+// fetch fetches the set for all callers; so it does not end with the ctx of one request.
 func (s *keySet) fetch(ctx context.Context, done chan struct{}) {
 	keys, err := s.get(context.WithoutCancel(ctx))
 	if err != nil {

@@ -7,10 +7,10 @@ import (
 	"rejoin/shared/event"
 )
 
-// Pattern stands for names of sessions, or for subjects of tokens: a name for itself; a beginning and "*" for
-// all names that begin so; "*" alone for all. An asterisk anywhere but at the end is an
-// asterisk. So a name that ends in "*" cannot be meant alone: "a**" stands for "a*" and
-// all that begin with it.
+// Pattern matches names of sessions, or subjects of tokens: a name matches itself; a beginning and "*" match
+// all names that begin so; "*" alone matches all. An asterisk anywhere but at the end is an
+// asterisk. So a name that ends in "*" cannot be matched alone: "a**" matches "a*" and
+// all names that begin with it.
 type Pattern string
 
 // All is the pattern of all sessions and of all subjects.
@@ -51,7 +51,7 @@ func CheckSubject(subject string) error {
 	return nil
 }
 
-// covers reports whether p stands for all names that another pattern stands for.
+// covers reports whether p matches all names that another pattern matches.
 func (p Pattern) covers(other Pattern) bool {
 	if !strings.HasSuffix(string(p), "*") {
 		return p == other
@@ -59,7 +59,7 @@ func (p Pattern) covers(other Pattern) bool {
 	return p.Match(strings.TrimSuffix(string(other), "*"))
 }
 
-// Match reports whether p stands for a name. Names are compared byte by byte.
+// Match reports whether p matches a name. Names are compared byte by byte.
 func (p Pattern) Match(name string) bool {
 	if beginning, open := strings.CutSuffix(string(p), "*"); open {
 		return strings.HasPrefix(name, beginning)

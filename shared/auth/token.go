@@ -8,7 +8,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// Token is what a token with a shared secret is made of. In production another program issues
+// Token has the content of a token with a shared secret. In production another program issues
 // tokens, with a key of its own.
 type Token struct {
 	Subject  string // required

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// Leeway is how far the clocks of who makes tokens and of who checks them may be
-	// apart, for "exp" and "nbf".
+	// Leeway is the allowed difference of the clocks of a token's issuer and of its
+	// verifier, for "exp" and "nbf".
 	Leeway = 10 * time.Second
 
 	// maxTokenLen is the longest token, in bytes. The headers of a request have room
@@ -28,7 +28,7 @@ const (
 	maxSubjectLen = 256
 )
 
-// finder finds the key that a token says it was signed with. algorithm is one of the
+// finder finds the key that a token names as its signer's. algorithm is one of the
 // verifier's. Errors are [ErrUnknownKey] and [ErrUnavailable].
 type finder func(ctx context.Context, algorithm, id string) (key any, err error)
 
@@ -43,9 +43,9 @@ type Verifier struct {
 	memory     memory
 }
 
-// NewVerifier makes a verifier of what cfg says, which must be valid and have access
+// NewVerifier makes the verifier of cfg, which must be valid and have access
 // control on. It reads files, but fetches no key set yet: one that cannot be reached at
-// the moment keeps no program from starting. Key sets that cannot be fetched are
+// the moment keeps no program from starting. Failed fetches of a key set are
 // logged. Errors are one sentence for the user.
 func NewVerifier(cfg Config, log *slog.Logger) (*Verifier, error) {
 	return newVerifier(cfg, log, time.Now)
@@ -81,10 +81,10 @@ func newVerifier(cfg Config, log *slog.Logger, now func() time.Time) (*Verifier,
 	return v, nil
 }
 
-// Verify returns the grants of a token: what stands behind "Bearer " (RFC 6750, section
+// Verify returns the grants of a token: the text after "Bearer " (RFC 6750, section
 // 2.1). Errors wrap one of this package's. It waits only for a key set, for at most
-// some seconds, and gives up when ctx ends. What was found good within the last minute is
-// not checked again until it expires.
+// some seconds, and gives up when ctx ends. A token that was found good within the last
+// minute is not checked again until it expires.
 func (v *Verifier) Verify(ctx context.Context, token string) (Grants, error) {
 	switch {
 	case token == "":
@@ -120,7 +120,7 @@ func outside(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
 }
 
-// refusal returns the error of this package that the parser's error comes to.
+// refusal returns the error of this package for an error of the parser.
 func (v *Verifier) refusal(token *jwt.Token, err error) error {
 	if Reason(err) != "other" {
 		return err
@@ -148,7 +148,7 @@ func (v *Verifier) refusal(token *jwt.Token, err error) error {
 	return fmt.Errorf("%w: %s", ErrClaims, detail)
 }
 
-// claims are what a token says. Claims that are not known are ignored (RFC 7519,
+// claims are the claims of a token. Unknown claims are ignored (RFC 7519,
 // section 4).
 type claims struct {
 	jwt.RegisteredClaims
@@ -163,7 +163,7 @@ type grantClaims struct {
 	Admin     bool      `json:"admin,omitempty"`
 }
 
-// check returns an error that wraps [ErrPattern] for the first pattern that can match nothing.
+// check returns an error that wraps [ErrPattern] for the first pattern that can match no name.
 func (g grantClaims) check() error {
 	for _, p := range slices.Concat(g.Publish, g.Subscribe) {
 		if err := p.Check(); err != nil {

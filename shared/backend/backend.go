@@ -1,4 +1,4 @@
-// Package backend opens what every service works on: the connection to NATS, the
+// Package backend opens the common resources of all services: the connection to NATS, the
 // log, and the session registry.
 package backend
 
@@ -20,24 +20,24 @@ import (
 	"rejoin/shared/session"
 )
 
-// Config says where NATS is.
+// Config configures the connection to NATS.
 type Config struct {
 	// NATSURL is one URL of a NATS server, or several with commas between them.
 	NATSURL string `name:"nats-url" help:"URL of the NATS server; separate several with commas." default:"nats://127.0.0.1:4222" placeholder:"URL"`
-	// NATSCreds is a credentials file, and NATSNkey a file with the seed of an NKey; one
-	// of them, or none.
+	// NATSCreds is a credentials file, and NATSNkey a file with the seed of an NKey; at
+	// most one of them.
 	NATSCreds string `name:"nats-creds" help:"Credentials file for NATS." type:"path" placeholder:"FILE"`
 	NATSNkey  string `name:"nats-nkey" help:"File with the seed of an NKey for NATS." type:"path" placeholder:"FILE"`
 
-	// Now is the clock for what is compared with other machines. Nil: time.Now.
+	// Now is the clock for times that are compared with other machines. Nil: time.Now.
 	Now func() time.Time `kong:"-"`
-	// Metrics has the metrics of the connection, also while it is not there yet. Nil: none are registered.
+	// Metrics has the metrics of the connection, also before it is open. Nil: none are registered.
 	Metrics prometheus.Registerer `kong:"-"`
 	// ByPartition has [Create] open the registry with [session.ByPartition].
 	ByPartition bool `kong:"-"`
 }
 
-// Backend is what a service works on. It is safe for concurrent use.
+// Backend has the resources of a service. It is safe for concurrent use.
 type Backend struct {
 	Conn     *nats.Conn
 	Log      *eventlog.Log
@@ -67,7 +67,7 @@ func Open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts .
 	})
 }
 
-// Create is Open for the one service that creates what is missing. It waits for
+// Create is Open for the one service that creates the missing ones. It waits for
 // NATS, but not for the log. Errors are those of [eventlog.Create] and [session.Create], and
 // wrap [session.ErrUnavailable] when another bucket cannot be created.
 func Create(ctx context.Context, cfg Config, name string, settings eventlog.Settings, log *slog.Logger, opts ...nats.Option) (*Backend, error) {
@@ -91,8 +91,8 @@ func Create(ctx context.Context, cfg Config, name string, settings eventlog.Sett
 // retryEvery is the pause between two attempts while NATS is unavailable.
 const retryEvery = 200 * time.Millisecond
 
-// awaitConnection returns when there is a connection or ctx ends. It logs each reason why there
-// is none once.
+// awaitConnection returns when there is a connection or ctx ends. It logs each reason for a
+// missing connection once.
 func awaitConnection(ctx context.Context, nc *nats.Conn, log *slog.Logger) {
 	reported := map[string]bool{}
 	for !nc.IsConnected() {

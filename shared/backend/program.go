@@ -8,7 +8,7 @@ import (
 	"rejoin/shared/daemon"
 )
 
-// Service is what a program runs on a backend.
+// Service is a service that a program runs on a backend.
 type Service interface {
 	// Run serves until ctx ends.
 	Run(ctx context.Context) error

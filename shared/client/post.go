@@ -124,7 +124,7 @@ func (p *Publisher) send(ctx context.Context, to address, body io.Reader, size i
 	return p.endpoint.do(req)
 }
 
-// rejected sets the verdicts of a request whose answer is a problem, or which a redirect made another one.
+// rejected sets the verdicts of a request that was answered with a problem, or that a redirect changed into another.
 func rejected(problem *Error, another bool, verdicts []verdict) error {
 	switch {
 	case len(verdicts) > 1 && !another && (problem.Status == http.StatusRequestEntityTooLarge || problem.Status == http.StatusForbidden && problem.Code == ""):

@@ -18,7 +18,7 @@ import (
 const adminStopTimeout = 5 * time.Second
 
 // openAdmin opens the admin port at cfg.AdminAddr (port 0: any free one) and returns the address that it is
-// bound to, and what serves it, once, as an [Actor] does:
+// bound to, and the function that serves it, once, as an [Actor] does:
 //
 //	/livez         200 for as long as the program runs
 //	/readyz        200 or 503, with a [Readiness]
@@ -59,7 +59,7 @@ func openAdmin(cfg Config, env Env) (addr net.Addr, run func(context.Context) er
 }
 
 // serveAdmin serves until ctx ends, then ends the profiles that are being taken and
-// waits up to 5 s for other requests. It returns nil after an end that ctx asked for.
+// waits up to 5 s for other requests. It returns nil after an end by ctx.
 func serveAdmin(ctx context.Context, server *http.Server, ln net.Listener) error {
 	server.BaseContext = func(net.Listener) context.Context { return ctx }
 	served := make(chan error, 1)

@@ -40,7 +40,7 @@ type App struct {
 	// Name is the program's name in errors and --version.
 	Name string
 
-	// Usage is what the user types to run it, as help has it. Default: Name.
+	// Usage is the command line that runs it, as help shows it. Default: Name.
 	Usage string
 
 	// Description is the sentence under the usage line of --help.
@@ -237,7 +237,7 @@ func (a App) parser(file *configFile, exit func(code int)) *kong.Kong {
 
 // parse fills a.CLI. With done the program is over, as after --help.
 func (a App) parse() (command string, code int, done bool) {
-	// Kong continues parsing after exit returned; what it finds then is of no interest.
+	// Kong continues parsing after exit returned; its later errors do not matter.
 	parsed, err := a.parser(&configFile{ignored: map[string]bool{}}, func(c int) { code, done = c, true }).Parse(a.Args)
 	switch {
 	case done:

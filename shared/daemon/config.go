@@ -67,7 +67,7 @@ type Config struct {
 	Pprof bool `help:"Serve /debug/pprof on the admin port."`
 
 	// Healthcheck asks the program of the same configuration that runs already whether it
-	// is ready, and exits with 0 or 1: for containers that hold nothing else to ask with.
+	// is ready, and exits with 0 or 1: for containers without any other HTTP client.
 	Healthcheck bool `env:"-" hidden:"" help:"Check on the admin port whether the running program is ready; exit with 0 or 1."`
 
 	// Version is the --version flag; it has no environment variable.
@@ -132,7 +132,7 @@ func IsTerminal(stream any) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// hideServiceFlags leaves out of the help what only services need, and
+// hideServiceFlags leaves the flags of services out of the help, and
 // removes --config, whose file is theirs.
 func hideServiceFlags(k *kong.Kong) error {
 	k.Model.Flags = slices.DeleteFunc(k.Model.Flags, func(f *kong.Flag) bool { return f.Name == "config" })

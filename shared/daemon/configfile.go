@@ -111,7 +111,7 @@ func (c *configFile) set(name string, node *yaml.Node, flags []*kong.Flag) error
 	return nil
 }
 
-// inFile reports whether a flag can be set in the file: those can that the environment sets.
+// inFile reports whether a flag can be set in the file, as each can that the environment sets.
 func inFile(f *kong.Flag) bool { return len(f.Envs) > 0 && f.Name != "config" }
 
 func unknownSetting(name string, flags []*kong.Flag) error {
@@ -124,7 +124,7 @@ func unknownSetting(name string, flags []*kong.Flag) error {
 	return fmt.Errorf("there is no setting %q", name)
 }
 
-// Validate is there for [kong.Resolver]; read has checked the values.
+// Validate implements [kong.Resolver]; read has checked the values.
 func (c *configFile) Validate(*kong.Application) error { return nil }
 
 // Resolve returns the value of a flag that is not on the command line; nil when the environment
@@ -141,8 +141,8 @@ func isSet(variable string) bool {
 	return set
 }
 
-// checker is a [CLI] that can report what would keep its program from starting, a line for each
-// problem, besides what Validate reports.
+// checker is a [CLI] that can report the problems that would keep its program from starting, a
+// line for each, besides the error of Validate.
 type checker interface{ Check() error }
 
 // flagName finds the flags in an error.
@@ -211,7 +211,7 @@ func (a App) tryConfig(ignored map[string]bool) (done bool, err error) {
 	return done, err
 }
 
-// check reports what would keep the program from starting.
+// check reports the problems that would keep the program from starting.
 func (a App) check() error {
 	if c, ok := a.CLI.(checker); ok {
 		return c.Check()

@@ -1,6 +1,6 @@
-// Package daemon is what every Rejoin program has in common: flags and
+// Package daemon is the common part of all Rejoin programs: flags and
 // environment, logging, signals, an admin port with health and metrics, and
-// what runs the long-lived parts and stops them in order.
+// [Run], which runs the long-lived parts and stops them in order.
 //
 // A main function is a few lines:
 //

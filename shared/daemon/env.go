@@ -11,7 +11,7 @@ import (
 	"rejoin/shared/tracing"
 )
 
-// Env is what a program gives to the constructor of each of its services.
+// Env has the resources that a program gives to the constructor of each of its services.
 // All of it is safe for concurrent use, Stdout excepted.
 type Env struct {
 	// Log is the program's logger.
@@ -20,24 +20,24 @@ type Env struct {
 	// LogBodies says that debug lines about publishing show messages.
 	LogBodies bool
 
-	// Traces takes spans. Nil: there are none.
+	// Traces takes spans. Nil: no spans are made.
 	Traces *tracing.Traces
 
 	// Metrics takes the service's collectors; the admin port serves them.
 	Metrics *prometheus.Registry
 
 	// Listen opens the services' listeners, host:port, in place of the system's sockets. flag is
-	// the command-line flag that the address came from. Nil: sockets.
+	// the command-line flag that set the address. Nil: sockets.
 	Listen func(addr, flag string) (net.Listener, error)
 
-	// Memory is what clients may make the program hold, in bytes. Nil: any number.
+	// Memory is how many bytes clients may make the program hold. Nil: any number.
 	Memory *quota.Pool
 
 	// Files is how many files clients may make the program open. Nil: any number.
 	Files *quota.Pool
 
-	// FreeMemory returns to the operating system what the program has freed. It collects the
-	// garbage of all that the program runs. NewEnv's does nothing.
+	// FreeMemory returns freed memory to the operating system. It collects the garbage of
+	// the whole program. NewEnv's does nothing.
 	FreeMemory func()
 
 	// Health takes the service's readiness checks.
@@ -52,7 +52,7 @@ type Env struct {
 }
 
 // NewEnv returns an Env with an empty registry of metrics of its own, no
-// readiness checks, and nowhere to print to. A nil log discards everything.
+// readiness checks, and a Stdout that discards. A nil log discards everything.
 func NewEnv(log *slog.Logger) Env {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)

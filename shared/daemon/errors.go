@@ -2,6 +2,6 @@ package daemon
 
 import "errors"
 
-// ErrStopTimeout is returned when an actor was told to stop and
-// had not returned when the stop time-out was over.
+// ErrStopTimeout is returned when the context of an actor was canceled and
+// it had not returned when the stop time-out was over.
 var ErrStopTimeout = errors.New("did not stop in time")

@@ -38,8 +38,8 @@ func (h *Health) Add(name string, ready func() error) {
 	h.checks = append(h.checks, check{name, ready})
 }
 
-// Drain makes the program unready at once and for good, whatever its checks
-// say, so that balancers send it nothing new. It may be called repeatedly.
+// Drain makes the program unready at once and for good, without regard to its
+// checks, so that balancers send it nothing new. It may be called repeatedly.
 func (h *Health) Drain() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -98,7 +98,7 @@ func (h *Health) serveReady(w http.ResponseWriter, _ *http.Request) {
 const healthcheckTimeout = 3 * time.Second
 
 // checkReady asks the admin port at addr, as it is configured, whether its program is
-// ready: nil when it is. What listens on all addresses is asked on the loopback interface.
+// ready: nil when it is. A port on all addresses is asked on the loopback interface.
 func checkReady(ctx context.Context, addr string) error {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {

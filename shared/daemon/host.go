@@ -29,10 +29,10 @@ func CheckHosts(hosts []string, flag string) error {
 	return nil
 }
 
-// checkHost returns a handler that answers 403 to requests for a host that somebody may have
-// made to resolve to this machine, and that calls next for all others. It stands against DNS
+// checkHost returns a handler that answers 403 to requests for a host that an attacker may have
+// made to resolve to this machine, and that calls next for all others. It protects against DNS
 // rebinding: a page of evil.example whose name resolves to this machine sends that name, and
-// could read what next answers. Nothing else in the request reveals such a page: to a browser the page and
+// could read the answers of next. Nothing else in the request reveals such a page: to a browser the page and
 // the port are one origin, and it sends no Sec-Fetch-Site without TLS.
 //
 // Only names in the public DNS can be rebound by strangers. So these are served without being

@@ -40,7 +40,7 @@ func ListenWith(lc net.ListenConfig, addr, flag string) (net.Listener, error) {
 }
 
 // CheckAddr returns an error that names the flag for an address that [Listen] would refuse on
-// every machine. Empty is none, which not every program refuses.
+// every machine. An empty address is no error, since not every program refuses it.
 func CheckAddr(addr, flag string) error {
 	if addr == "" {
 		return nil

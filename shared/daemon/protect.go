@@ -8,9 +8,9 @@ import (
 
 // protect keeps the program's secrets from other processes of its user, such as an MCP server
 // that a bridge starts: those cannot read its memory and its environment, nor trace it, and
-// what it starts inherits no descriptor that it inherited itself. Root may do all of it, and
-// files remain readable for who may read them. Errors leave something unprotected; a program
-// runs without as well.
+// its child processes inherit no descriptor that it inherited itself. Root may do all of it, and
+// files remain readable for all users with the permission. Errors leave parts unprotected; a
+// program also runs without protection.
 func protect() {
 	open, _ := os.ReadDir("/dev/fd")
 	for _, entry := range open {

@@ -2,5 +2,5 @@
 
 package daemon
 
-// hideMemory does nothing where the system has no such thing.
+// hideMemory does nothing on systems without PR_SET_DUMPABLE.
 func hideMemory() {}

@@ -11,7 +11,7 @@ import (
 
 // Actor is one long-lived part of a program.
 type Actor struct {
-	// Name says in errors which actor it was.
+	// Name names the actor in errors.
 	Name string
 
 	// Run works until ctx ends, then stops in an orderly way and returns.
@@ -27,18 +27,18 @@ type Actor struct {
 //
 // The stop begins with env.Health.Drain. Then Run cancels the context of the last actor, waits until
 // that one has returned, and continues with the one before it; the admin port stops last. So an
-// actor may rely on all those before it until it has returned. An actor's context carries ctx's values
+// actor may rely on all earlier actors until it has returned. An actor's context carries ctx's values
 // but does not end with ctx.
 //
 // Run returns nil when no actor failed. Otherwise the error joins, each with
 // the actor's name, the error that began the stop and the errors of actors
-// that failed while they were stopping. Returning [context.Canceled] when
-// told to stop is no failure.
+// that failed while they were stopping. Returning [context.Canceled] after
+// the context was canceled is no failure.
 //
-// When cfg.StopTimeout is over, Run cancels the contexts of all actors that are
-// left at once, and returns an error that wraps [ErrStopTimeout] and names
-// the actor that was being waited for. The goroutines of actors that do not
-// return are left behind then: the program should exit.
+// When cfg.StopTimeout is over, Run cancels the contexts of all remaining
+// actors at once, and returns an error that wraps [ErrStopTimeout] and names
+// the actor for which it waited. The goroutines of actors that do not
+// return continue then: the program should exit.
 func Run(ctx context.Context, cfg Config, env Env, actors ...Actor) error {
 	if cfg.AdminAddr != "" {
 		addr, run, err := openAdmin(cfg, env)

@@ -23,9 +23,9 @@ import (
 // flushTimeout bounds the export of the last spans, when everything else has ended.
 const flushTimeout = 3 * time.Second
 
-// openTraces returns where a program's spans go, nil when the environment does not ask
-// for traces, and what ends the export. It does ask when OTEL_TRACES_EXPORTER is otlp, or
-// OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set, unless
+// openTraces returns the [tracing.Traces] of a program, nil when the environment does not ask
+// for traces, and the function that ends the export. It does ask when OTEL_TRACES_EXPORTER is
+// otlp, or OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set, unless
 // OTEL_SDK_DISABLED is true or the exporter none. The other variables are those of
 // OpenTelemetry's SDK: for the sampler, the batches, the exporter, and the resource.
 //
@@ -58,8 +58,8 @@ func openTraces(program string, log *slog.Logger) (traces *tracing.Traces, close
 	}
 }
 
-// serviceName is what a program's spans say of where they are from, unless
-// OTEL_SERVICE_NAME does: rejoin-ingest, rejoin-sse-edge and so on, and rejoin.
+// serviceName returns the service name in a program's spans, which
+// OTEL_SERVICE_NAME overrides: rejoin-ingest, rejoin-sse-edge and so on, and rejoin.
 func serviceName(program string) string {
 	if program == "rejoin" {
 		return program

@@ -24,7 +24,7 @@ func (a App) Variables() (names []string) {
 }
 
 // unknownVariables calls report with each variable of the environment that looks like a setting and
-// is none, and with the one that was perhaps meant, or "".
+// is not one, and with the variable that was perhaps meant, or "".
 func (a App) unknownVariables(report func(name, meant string)) {
 	known := append(a.Variables(), a.OtherVariables...)
 	for _, variable := range os.Environ() {
@@ -41,8 +41,7 @@ func (a App) unknownVariables(report func(name, meant string)) {
 	}
 }
 
-// warnOfVariables logs the unknown variables: a misspelt one would be without effect and without a
-// word.
+// warnOfVariables logs the unknown variables: a misspelt one would silently have no effect.
 func (a App) warnOfVariables(log *slog.Logger) {
 	a.unknownVariables(func(name, meant string) {
 		attrs := []any{"name", name}

@@ -14,7 +14,7 @@ import (
 // Otherwise the version comes from the build information of the binary.
 var Version string
 
-// versionLine is what --version prints: program, version, Go version and
+// versionLine returns the line of --version: program, version, Go version and
 // platform.
 func versionLine(name string) string {
 	return fmt.Sprintf("%s %s (%s %s/%s)", name, CurrentVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)

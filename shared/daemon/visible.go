@@ -25,7 +25,7 @@ func Escape(text []byte) []byte {
 	return b.Bytes()
 }
 
-// visible escapes what somebody may read in a terminal.
+// visible is a writer that escapes text for a terminal.
 type visible struct{ w io.Writer }
 
 // Write writes whole lines.

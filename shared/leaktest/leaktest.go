@@ -1,4 +1,4 @@
-// Package leaktest fails the tests of a package that leave goroutines behind.
+// Package leaktest fails the tests of a package that leak goroutines.
 package leaktest
 
 import (
@@ -21,7 +21,7 @@ const patience = 30 * time.Second
 
 // Run runs the tests, and returns the exit code: not 0 either when goroutines do not end
 // that are not ignored. Property tests of rapid make 100 checks, and with the race detector as
-// many as take as long, unless -rapid.checks says how many.
+// many as take as long, unless -rapid.checks sets a number.
 //
 // GOGC is 300 unless it is set: with the default of 100, a fifth of the processor time of tests with
 // servers in the process was the garbage collector's.
@@ -44,7 +44,7 @@ func Run(m *testing.M, ignored ...goleak.Option) (code int) {
 	return 0
 }
 
-// wait returns when no goroutines are left, or tells which are after that time.
+// wait returns when all goroutines have ended, or reports the remaining ones after that time.
 func wait(within time.Duration, ignored ...goleak.Option) error {
 	for deadline := time.Now().Add(within); ; {
 		if err := goleak.Find(ignored...); err == nil || time.Now().After(deadline) {

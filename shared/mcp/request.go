@@ -1,5 +1,5 @@
-// Package mcp reads requests of MCP's revision 2026-07-28, each of which says for itself which
-// revision it is of and what its client is capable of. Sources are the pages "Base protocol",
+// Package mcp reads requests of MCP's revision 2026-07-28, each of which carries its own
+// revision and the capabilities of its client. Sources are the pages "Base protocol",
 // "Versioning" and "Streamable HTTP" of the specification of that revision.
 package mcp
 
@@ -36,7 +36,7 @@ const (
 	MetaPrefix = "io.modelcontextprotocol/"
 )
 
-// The header fields that repeat what the body says.
+// The header fields that repeat values of the body.
 const (
 	HeaderVersion = "Mcp-Protocol-Version"
 	HeaderMethod  = "Mcp-Method"
@@ -69,19 +69,19 @@ const (
 	MethodTask       = "notifications/tasks"
 )
 
-// removed are the methods of earlier revisions that this one does not have. What a client sends
-// under these names is not passed on: a server of both eras might serve it.
+// removed are the methods of earlier revisions that this one does not have. A request with one of
+// these names is not passed on: a server of both eras might serve it.
 var removed = map[string]bool{
 	rpc.MethodInitialize: true, "ping": true, "logging/setLevel": true, "resources/subscribe": true, "resources/unsubscribe": true,
 	"tasks/result": true, "tasks/list": true,
 }
 
-// Error is the answer to a request that is not as the revision wants it.
+// Error is the answer to a request that violates the revision.
 type Error struct {
 	Status  int // of HTTP
 	Code    int // of JSON-RPC
 	Message string
-	Data    any // nil for none
+	Data    any // may be nil
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -99,7 +99,7 @@ func mismatch(format string, args ...any) *Error {
 func Unsupported(requested string) *Error {
 	supported := Revisions
 	if slices.Contains(WithSessions, requested) {
-		supported = []string{Stateless} // who asked for it in the same way again would be refused again
+		supported = []string{Stateless} // the same request for that revision would be refused again
 	}
 	return &Error{
 		Status: http.StatusBadRequest, Code: CodeUnsupportedVersion, Message: "Unsupported protocol version",
@@ -115,7 +115,7 @@ type Request struct {
 	// it; named says that the method has one.
 	Name  string
 	named bool
-	// Version, Capabilities, ClientInfo and LogLevel are what _meta says; the last two may be empty.
+	// Version, Capabilities, ClientInfo and LogLevel are from _meta; the last two may be empty.
 	Version      string
 	Capabilities json.RawMessage
 	ClientInfo   json.RawMessage
@@ -126,7 +126,7 @@ type Request struct {
 	Meta map[string]json.RawMessage
 }
 
-// Claims reports whether a body says itself that it is of a revision without sessions.
+// Claims reports whether a body claims to be of a revision without sessions.
 func Claims(body []byte) bool {
 	if !bytes.Contains(body, []byte("protocolVersion")) {
 		return false // most bodies of earlier revisions: no need to read them again
@@ -135,7 +135,7 @@ func Claims(body []byte) bool {
 	return err == nil && m.Param("_meta", MetaVersion) != nil
 }
 
-// NameOf is the parameter that a method's Mcp-Name repeats; empty for none.
+// NameOf is the parameter that a method's Mcp-Name repeats; empty for a method without one.
 func NameOf(method string) string {
 	switch method {
 	case MethodCallTool, MethodGetPrompt:
@@ -149,8 +149,8 @@ func NameOf(method string) string {
 	}
 }
 
-// Parse reads a request and checks what every request of the revision must have. The error is an
-// [*Error]; the request's ID is returned with it where there is one.
+// Parse reads a request and checks the members that every request of the revision must have. The error
+// is an [*Error]; the request's ID, if it has one, is returned with it.
 func Parse(body []byte) (r Request, err error) {
 	m, err := rpc.ParseMessage(body)
 	if err != nil || !m.IsRequest() {
@@ -192,13 +192,13 @@ func Parse(body []byte) (r Request, err error) {
 	return r, nil
 }
 
-// What is kept of a call as long as it runs is bounded. No level is as long.
+// Bounds of the members that are kept as long as a call runs. No level is as long.
 const (
 	maxLogLevel = 32
 	maxToken    = 1 << 10
 )
 
-// isToken reports whether a value can be a progress token, or is none.
+// isToken reports whether a value can be a progress token, or is absent.
 func isToken(value json.RawMessage) bool {
 	switch {
 	case len(value) == 0:
@@ -270,13 +270,13 @@ func StatusOf(response []byte) int {
 	}
 }
 
-// What encloses a header's value in Base64.
+// The prefix and suffix of a header's value in Base64.
 const (
 	base64Prefix = "=?base64?"
 	base64Suffix = "?="
 )
 
-// Decode returns what a header's value stands for; false when it is not as the revision has it.
+// Decode returns the text of a header's value; false when its encoding is not valid.
 func Decode(value string) (string, bool) {
 	inner, ok := strings.CutPrefix(value, base64Prefix)
 	if !ok {

@@ -18,18 +18,18 @@ import (
 const statePrefix = "rejoin."
 
 // State is the requestState of a call that a bridge holds while its client gathers input. It is no
-// secret that is sealed, but a name that cannot be guessed: what it stands for, and who may use it,
-// is in the bridge's memory and ends with the call.
+// sealed secret, but a name that cannot be guessed: the call, and the client that may use it,
+// are in the bridge's memory until the call ends.
 type State struct {
 	Session, Life string
-	// Round is what the client was asked in; another one of the same call is of an earlier answer.
+	// Round is the round in which the client was asked; another one of the same call is of an earlier answer.
 	Round string
 }
 
 func (s State) String() string { return statePrefix + s.Session + "." + s.Life + "." + s.Round }
 
 // ParseState reads the requestState of a request. ours says that it is a bridge's; the error of
-// one that is not whole is an [*Error].
+// a malformed one is an [*Error].
 func ParseState(text string) (s State, ours bool, err error) {
 	rest, ours := strings.CutPrefix(text, statePrefix)
 	if !ours {
@@ -44,7 +44,7 @@ func ParseState(text string) (s State, ours bool, err error) {
 	return s, true, nil
 }
 
-// ErrState is the answer to a request with the state of a call that is over, or somebody else's.
+// ErrState is the answer to a request with the state of a call that is over, or of another client.
 var ErrState = invalid("the requestState is not known: its call has ended, or it belongs to another request.")
 
 // State returns the requestState of a request, if it is a bridge's. The error is an [*Error].
@@ -57,21 +57,21 @@ func (r Request) requestState() (value string) {
 }
 
 // handOverPrefix begins the states of edges. For a bridge or an edge that does not know it, it is a
-// state that is not whole, and no request to pass on.
+// malformed state, and no request to pass on.
 const handOverPrefix = statePrefix + "at."
 
 // MaxHandOvers is how often a call is handed over.
 const MaxHandOvers = 3
 
 // HandOver is the requestState of a call that an edge hands over to its client's next request: that
-// request receives what follows, from any edge.
+// request receives the later messages, from any edge.
 type HandOver struct {
 	Session string
 	// Times is how often the call has been handed over.
 	Times int
-	// Content is what [Request.Content] returns of the call's request.
+	// Content is the result of [Request.Content] for the call's request.
 	Content string
-	// After is the event ID that the client has received everything up to.
+	// After is the event ID up to which the client has received all events.
 	After string
 }
 
@@ -80,7 +80,7 @@ func (h HandOver) String() string {
 }
 
 // HandOver returns the requestState of a request, if it is an edge's. The error is [ErrState] unless
-// the state is whole, and of the same request.
+// the state is well-formed, and of the same request.
 func (r Request) HandOver() (h HandOver, ours bool, err error) {
 	rest, ours := strings.CutPrefix(r.requestState(), handOverPrefix)
 	if !ours {
@@ -103,7 +103,7 @@ func CanHandOver(method string) bool {
 	return method == MethodCallTool || method == MethodGetPrompt || method == MethodRead
 }
 
-// Content is the same for requests that say the same, but for their answers to the server.
+// Content is equal for requests of the same method and parameters, but for their answers to the server.
 func (r Request) Content() string {
 	params := maps.Clone(r.Params)
 	delete(params, "_meta")

@@ -13,8 +13,8 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// ExtensionTasks is the extension by which a server answers a call with a task, whose client asks
-// for its state (ext-tasks, specification/draft/tasks).
+// ExtensionTasks is the extension by which a server answers a call with a task, whose state the
+// client requests (ext-tasks, specification/draft/tasks).
 const ExtensionTasks = MetaPrefix + "tasks"
 
 // IsTaskMethod reports whether a method is one of the extension's.
@@ -47,7 +47,7 @@ type Task struct {
 	Message string    `json:"statusMessage,omitempty"`
 	Created time.Time `json:"createdAt"`
 	Updated time.Time `json:"lastUpdatedAt"`
-	// TTL is for how long after Created the task is kept, in milliseconds; nil for no limit.
+	// TTL is how long after Created the task is kept, in milliseconds; nil for no limit.
 	TTL *int64 `json:"ttlMs"`
 	// Poll is how often to ask, in milliseconds.
 	Poll int64 `json:"pollIntervalMs,omitempty"`
@@ -109,7 +109,7 @@ func (t Task) result(kind string) json.RawMessage {
 	}{kind, t})
 }
 
-// TaskID names the task of a session. It is no secret that is sealed, but a name that cannot be
+// TaskID names the task of a session. It is no sealed secret, but a name that cannot be
 // guessed, as a [State] is.
 func TaskID(session string) string { return statePrefix + session }
 
@@ -122,10 +122,10 @@ func ParseTaskID(id string) (session string, ours bool) {
 // ErrTask is the answer to a request about a task that is not known.
 var ErrTask = invalid("the taskId is not known: there is no such task, or it has expired.")
 
-// TaskEnded is why a task failed whose session was ended before it had a last state.
+// TaskEnded is the error of a task whose session was ended before it had a last state.
 const TaskEnded = "The session of the task was closed."
 
-// TaskLost is why a task failed that no bridge has any more.
+// TaskLost is the error of a task that no bridge has any more.
 const TaskLost = "The request was lost."
 
 // Failed returns the state of a task that will never have another one.

@@ -11,12 +11,12 @@ import (
 	"rejoin/shared/session"
 )
 
-// After returns everything that was appended to a stream after an index, or one error:
-// nothing is yielded before all of it was read and found complete. With index -1 that is
+// After returns all events that were appended to a stream after an index, or one error:
+// no event is yielded before all were read and found complete. With index -1 that is
 // the whole stream, which is incomplete once its first event was trimmed.
 //
 // Errors wrap [ErrLost], [ErrAhead], [ErrForked], [ErrUnknownSession], [ErrInvalidName],
-// [session.ErrClosed], or say that NATS is unavailable, or are ctx's.
+// [session.ErrClosed], or report that NATS is unavailable, or are ctx's.
 func (s *Store) After(ctx context.Context, sessionID, streamID string, index int) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		all, err := s.after(ctx, sessionID, streamID, index)
@@ -81,8 +81,8 @@ func (s *Store) tryAfter(ctx context.Context, at place, index int) ([][]byte, er
 	return h.after(index, count)
 }
 
-// knows reports whether the store knows all of a stream's indexes. Until it knows where the stream ended
-// before, each of its own Appends has failed.
+// knows reports whether the store knows all of a stream's indexes. Until it knows the stream's last index
+// of earlier writers, each of its own Appends has failed.
 func (s *Store) knows(ctx context.Context, st *stream, life string) (bool, error) {
 	release, err := st.own(ctx)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *Store) knows(ctx context.Context, st *stream, life string) (bool, error
 // no client has an index there.
 const unknownIndex = 1 << 30
 
-// load finds out where a stream ended in a life of its session before the store writes to
+// load reads the last index of a stream in a life of its session before the store writes to
 // it. The caller holds its token.
 func (s *Store) load(ctx context.Context, st *stream, life string) error {
 	if st.writer != "" && st.life == life {
@@ -123,8 +123,8 @@ func (s *Store) load(ctx context.Context, st *stream, life string) error {
 	return nil
 }
 
-// reload has a store that opens a stream again continue after other writers' events
-// meanwhile. The caller holds the stream's token.
+// reload has a store that opens a stream again continue after events that other writers have
+// stored meanwhile. The caller holds the stream's token.
 func (s *Store) reload(ctx context.Context, st *stream) error {
 	h, err := s.read(ctx, st.at, st.life)
 	if err == nil && h.last >= 0 && h.writer != st.writer {
@@ -139,9 +139,9 @@ const (
 	pageBytes  = 4 << 20
 )
 
-// read reads what is left of a stream. It is read again when the partition has begun
-// another generation meanwhile, or has lost what was read last: only what is still there
-// afterwards proves that nothing after it went before it could be read.
+// read reads the remaining entries of a stream. The caller reads again when the partition has
+// begun another generation meanwhile, or has lost the entry that was read last: only an entry that
+// still exists afterwards proves that no later one was deleted before it could be read.
 func (s *Store) read(ctx context.Context, at place, life string) (history, error) {
 	l := s.backend.Log
 	p := l.Partition(at.session)
@@ -198,8 +198,8 @@ func (s *Store) records(ctx context.Context, at place, life string, upTo uint64)
 	return all, newest, nil
 }
 
-// cleared returns the sequence of the newest clear of a stream or its session; 0 when there
-// is none.
+// cleared returns the sequence of the newest clear of a stream or its session; 0 when neither
+// was cleared.
 func (s *Store) cleared(ctx context.Context, p int, at place, life string) (uint64, error) {
 	newest := uint64(0)
 	for _, stream := range []string{"", at.stream} {
@@ -212,8 +212,8 @@ func (s *Store) cleared(ctx context.Context, p int, at place, life string) (uint
 	return newest, nil
 }
 
-// whole reports whether nothing was ever removed from a stream of which the log holds nothing:
-// without a birth, which stays as long as the life does, it never had anything.
+// whole reports whether no event was ever removed from a stream of which the log holds no events:
+// without a birth, which stays as long as the life does, it never had an event.
 func (s *Store) whole(ctx context.Context, at place, life string) (bool, error) {
 	l := s.backend.Log
 	p := l.Partition(at.session)

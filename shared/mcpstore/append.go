@@ -20,7 +20,7 @@ import (
 // as well and NATS is still unavailable, Append fails at once.
 //
 // Errors wrap [ErrInvalidName], [session.ErrClosed], [eventlog.ErrTooLarge],
-// [eventlog.ErrFull], or say that NATS is unavailable; with [eventlog.ErrUnknown] the event may
+// [eventlog.ErrFull], or report that NATS is unavailable; with [eventlog.ErrUnknown] the event may
 // be stored all the same.
 func (s *Store) Append(ctx context.Context, sessionID, streamID string, data []byte) error {
 	if sessionID == "" {
@@ -51,7 +51,7 @@ func (s *Store) Append(ctx context.Context, sessionID, streamID string, data []b
 	return err
 }
 
-// errLostBefore says why an Append was not tried.
+// errLostBefore is the reason why an Append was not tried.
 var errLostBefore = errors.New("NATS is unavailable, and the event before is lost")
 
 // store stores an event under the next index.
@@ -68,8 +68,8 @@ func (s *Store) store(ctx context.Context, st *stream, data []byte) error {
 	})
 }
 
-// attempt publishes an event once. The key is that of its index, so that whatever was
-// stored first under it is the only one.
+// attempt publishes an event once. The key is that of its index, so that the first event
+// that was stored under it is the only one.
 func (s *Store) attempt(ctx context.Context, st *stream, i index, data []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.AckTimeout)
 	defer cancel()

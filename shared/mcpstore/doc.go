@@ -16,8 +16,8 @@
 //	Append 0   Append 1 ✗                            After(0): error
 //	[0.w]      [1.w.lost]   a note by the mender, for other processes
 //
-// After reads the whole stream, and answers with everything after an index or with
+// After reads the whole stream, and answers with all events after an index or with
 // an error, never with a part. w is the writer, a random name for each time that a
 // store begins to write a stream: when an earlier writer continues after a later one, two
-// replicas have counted beside each other, and what an index means is not known any more.
+// replicas have counted in parallel, and the event of an index is not known any more.
 package mcpstore

@@ -18,7 +18,7 @@ var (
 	// trimmed, cleared or lost with a roll-back, or could not be stored. It wraps [mcp.ErrEventsPurged].
 	ErrLost = fmt.Errorf("events after the index are lost: %w", mcp.ErrEventsPurged)
 
-	// ErrAhead is returned by After when the log ends before the index: the log was made
+	// ErrAhead is returned by After when the log ends before the index: the log was created
 	// again, has lost its newest entries, or never had the event. It wraps [mcp.ErrEventsPurged].
 	ErrAhead = fmt.Errorf("the log ends before the index: %w", mcp.ErrEventsPurged)
 
@@ -36,7 +36,7 @@ var (
 // attemptEvery is the pause between two attempts.
 const attemptEvery = 50 * time.Millisecond
 
-// patiently tries again until ctx ends while the trouble may pass.
+// patiently tries again until ctx ends while the error may be temporary.
 func patiently(ctx context.Context, try func() error) error {
 	for {
 		err := try()
@@ -49,7 +49,7 @@ func patiently(ctx context.Context, try func() error) error {
 	}
 }
 
-// passing reports whether an error is trouble that may pass.
+// passing reports whether an error may be temporary.
 func passing(err error) bool {
 	return errors.Is(err, eventlog.ErrUnavailable) || errors.Is(err, eventlog.ErrUnknown) || errors.Is(err, eventlog.ErrNotFound) ||
 		errors.Is(err, session.ErrUnavailable)

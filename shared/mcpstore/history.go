@@ -1,24 +1,24 @@
 package mcpstore
 
-// record is an event of a stream, as it lies in the log.
+// record is an event of a stream, as the log has it.
 type record struct {
 	index
 	sequence uint64
 	data     []byte
 }
 
-// history is what is left of a stream, in the order of the log.
+// history has the remaining records of a stream, in the order of the log.
 type history struct {
-	events []record // those that are there, with rising indexes
+	events []record // the remaining events, with rising indexes
 	last   int      // the highest index, of an event or a note; -1 for none
-	writer string   // who has written last
-	forked bool     // two writers have counted beside each other
+	writer string   // of the last record
+	forked bool     // two writers have counted in parallel
 }
 
-// newHistory makes sense of a stream's records after cleared, the sequence of the
+// newHistory interprets a stream's records after cleared, the sequence of the
 // newest =clear marker. Of two with one index and writer the first counts: the other
-// is a note about an event that was stored after all, or the other way round. One that
-// comes after a higher index of its writer was stored when its Append had failed.
+// is a note about an event that was stored after all, or the other way round. A record
+// after a higher index of its writer was stored when its Append had failed.
 func newHistory(records []record, cleared uint64) history {
 	h := history{last: -1}
 	before := map[string]bool{}
@@ -42,7 +42,7 @@ func newHistory(records []record, cleared uint64) history {
 	return h
 }
 
-// after returns everything after an index. count is how many events the stream has had
+// after returns all events after an index. count is how many events the stream has had
 // at least, as far as this process knows. Errors are ErrLost, ErrAhead and ErrForked.
 func (h history) after(index, count int) ([][]byte, error) {
 	last := max(h.last, count-1)

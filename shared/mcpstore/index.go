@@ -9,9 +9,9 @@ import (
 // index is the number of an event in the SDK's count, as the log has it.
 type index struct {
 	n int
-	// writer is who counted.
+	// writer is the writer that counted.
 	writer string
-	// lost says that there is no event: it is a note that its Append has failed.
+	// lost marks a note that the Append has failed, without an event.
 	lost bool
 }
 
@@ -26,7 +26,7 @@ func (i index) String() string {
 	return s
 }
 
-// parseIndex reads what [index.String] writes.
+// parseIndex reads the text of [index.String].
 func parseIndex(s string) (index, bool) {
 	rest, lost := strings.CutSuffix(s, lostSuffix)
 	number, writer, _ := strings.Cut(rest, ".")

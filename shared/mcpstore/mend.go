@@ -18,7 +18,7 @@ func (s *Store) breaks(st *stream) {
 	s.mu.Unlock()
 	select {
 	case s.poked <- struct{}{}:
-	default: // the mender has not taken the token before yet
+	default: // the mender has not taken the previous token yet
 	}
 }
 

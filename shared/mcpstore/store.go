@@ -43,15 +43,14 @@ type Config struct {
 // Store keeps event streams in Rejoin's log. It implements [mcp.EventStore] and is safe
 // for concurrent use, from any number of processes.
 //
-//	New ──starts──▶ mend: one goroutine, writes down which Appends have failed;
+//	New ──starts──▶ mend: one goroutine, stores notes of failed Appends;
 //	                ends in Close
 //
 // One process at a time writes a stream. A process that opens it later takes it over; when the
 // earlier one continues all the same, After fails from then on with [ErrForked].
 //
-// What the log retains, for how long and how much of it, is the log's own setting. A
-// session that its server does not close is closed by the janitor when it has been idle
-// for long enough (--idle-after).
+// The retention, in time and size, is the log's own setting. The janitor closes a session
+// that its server does not close when it has been idle for long enough (--idle-after).
 type Store struct {
 	backend *backend.Backend
 	cfg     Config
@@ -60,7 +59,7 @@ type Store struct {
 	mu     sync.Mutex
 	broken map[*stream]struct{} // those with a failed Append of which the log has no note
 
-	poked chan struct{} // holds a token when there is something to mend
+	poked chan struct{} // holds a token when a note is to be stored
 	stop  context.CancelFunc
 	work  sync.WaitGroup
 }
@@ -88,13 +87,13 @@ func (s *Store) Close() {
 	s.work.Wait()
 }
 
-// Open registers the session on first use and finds out where the stream ended before.
+// Open registers the session on first use and finds the last index of the stream.
 // A request's stream of which the log holds nothing is a new one, since the SDK names it
-// at random. When the standalone stream of a session may have had events and none are
-// left, it continues at an index that no client has, so that After reports them as lost. Without
+// at random. When the standalone stream of a session may have had events and all are
+// deleted, it continues at an index that no client has, so that After reports them as lost. Without
 // a session ID, as in a stateless server, the store keeps nothing.
 //
-// Errors wrap [ErrInvalidName], [session.ErrClosed], or say that NATS is unavailable.
+// Errors wrap [ErrInvalidName], [session.ErrClosed], or report that NATS is unavailable.
 func (s *Store) Open(ctx context.Context, sessionID, streamID string) error {
 	if sessionID == "" {
 		return nil
@@ -116,7 +115,7 @@ func (s *Store) Open(ctx context.Context, sessionID, streamID string) error {
 	})
 }
 
-// open finds out where a stream ended before in a life of its session. With mayBeNew, since the SDK has named
+// open finds the last index of a stream in a life of its session. With mayBeNew, since the SDK has named
 // it or the session is new, a stream of which the log holds nothing is new.
 func (s *Store) open(ctx context.Context, at place, life string, mayBeNew bool) error {
 	st := s.streams.use(at)
@@ -154,9 +153,9 @@ func (s *Store) register(ctx context.Context, name string) (rec session.Record, 
 const closeWithin = 2 * time.Second
 
 // SessionClosed ends the session in the log: it takes no more events, its streams
-// end, and After returns nothing of it from now on. The janitor removes its events after a
+// end, and After returns no events of it from now on. The janitor removes its events after a
 // grace (--closed-grace). Ending a session that is not known, or again, does nothing. Errors
-// say that NATS is unavailable; the janitor then ends the session when it has been idle.
+// report that NATS is unavailable; the janitor then ends the session when it has been idle.
 func (s *Store) SessionClosed(ctx context.Context, sessionID string) error {
 	if sessionID == "" {
 		return nil

@@ -12,8 +12,8 @@ import (
 	"rejoin/shared/event"
 )
 
-// standalone is the log's name for the SDK's stream without one, which carries what
-// belongs to no request.
+// standalone is the log's name for the SDK's stream without a name, which carries the
+// messages that belong to no request.
 const standalone = "standalone"
 
 // place is a stream of a session, under its names in the log.
@@ -36,15 +36,15 @@ func placeOf(session, stream string) (place, error) {
 	return place{session, stream}, nil
 }
 
-// stream is what a store knows of a stream that it writes. Its fields belong to who
-// holds its token; count is read by others too.
+// stream is the store's state of a stream that it writes. Its fields belong to the holder
+// of its token; others read count too.
 type stream struct {
 	at     place
 	token  chan struct{} // holds one token
 	life   string        // of the session, that writer writes to
-	writer string        // empty until the store knows where the stream ended before
-	before int           // of count, what others had given in that life
-	lost   bool          // the newest Append has failed, and the log does not say so yet
+	writer string        // empty until the store has found the last index of the stream
+	before int           // of count, the indexes of other writers in that life
+	lost   bool          // the newest Append has failed, and the log has no note of it yet
 	count  atomic.Int64  // indexes given; without a writer, those given since
 }
 
@@ -59,7 +59,7 @@ func (st *stream) own(ctx context.Context) (release func(), err error) {
 }
 
 // begin gives the stream a new writer in a life of its session, in which others have given
-// so many indexes. What they gave in another life does not count.
+// so many indexes. Their indexes in another life do not count.
 func (st *stream) begin(life string, before int) {
 	st.add(before - st.before)
 	st.life, st.writer, st.before = life, newWriter(), before
@@ -70,7 +70,7 @@ func (st *stream) counted() int { return int(st.count.Load()) }
 func (st *stream) add(n int) { st.count.Add(int64(n)) }
 
 // streams holds the streams that a store writes, and forgets those that were used
-// least recently, unless they are in use or have lost something. A stream that was
+// least recently, unless they are in use or have lost an event. A stream that was
 // forgotten is read from the log again.
 type streams struct {
 	most int

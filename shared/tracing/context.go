@@ -20,7 +20,7 @@ const (
 const maxState = 512
 
 // Context is a W3C trace context as header fields have it. It is comparable; the zero
-// value is none.
+// value is no context.
 type Context struct {
 	// Parent is a well-formed traceparent, or empty.
 	Parent string
@@ -28,14 +28,14 @@ type Context struct {
 	State string
 }
 
-// parentLen is how long a traceparent is. Of later versions only what looks the same is accepted.
+// parentLen is the length of a traceparent. Of later versions only those of the same form are accepted.
 const parentLen = len("00-0123456789abcdef0123456789abcdef-0123456789abcdef-00")
 
 // w3c reads and writes the fields.
 var w3c propagation.TraceContext
 
-// Read returns the context that header fields hold. One that is not well-formed is none,
-// as W3C Trace Context, section 3.2, has it; a tracestate that is too long is left out.
+// Read returns the context that header fields hold. One that is not well-formed is ignored,
+// as in W3C Trace Context, section 3.2; a tracestate that is too long is left out.
 func Read(values func(name string) []string) Context {
 	parents := values(HeaderParent)
 	if len(parents) != 1 || len(parents[0]) != parentLen {
@@ -58,7 +58,7 @@ func Of(span trace.SpanContext) Context {
 	return Context{fields[HeaderParent], fields[HeaderState]}
 }
 
-// Set puts a context into a header, unless it is none.
+// Set puts a context into a header, unless it is the zero value.
 func (c Context) Set(set func(name, value string)) {
 	if c.Parent == "" {
 		return
@@ -72,12 +72,12 @@ func (c Context) Set(set func(name, value string)) {
 // Sampled reports whether the maker of the context records its trace.
 func (c Context) Sampled() bool { return c.Span().IsSampled() }
 
-// Span returns the context as spans have it. It is not valid when c is none.
+// Span returns the context as spans have it. It is not valid when c is the zero value.
 func (c Context) Span() trace.SpanContext {
 	return trace.SpanContextFromContext(c.Within(context.Background()))
 }
 
-// Within returns ctx with c as its span, unless c is none.
+// Within returns ctx with c as its span, unless c is the zero value.
 func (c Context) Within(ctx context.Context) context.Context {
 	if c.Parent == "" {
 		return ctx

@@ -11,7 +11,7 @@ import (
 	"rejoin/shared/event"
 )
 
-// Operation is what is done with a message, after OpenTelemetry's semantic conventions for messaging.
+// Operation is an operation on a message, after OpenTelemetry's semantic conventions for messaging.
 type Operation struct {
 	// Name is that of the spans: verb and template of the destination.
 	Name string
@@ -34,11 +34,11 @@ var (
 	Publish = operation("publish", template, semconv.MessagingOperationTypeSend)
 	// Deliver is an event on its way to one client; it ends when it is in the socket.
 	Deliver = operation("deliver", template, semconv.MessagingOperationTypeProcess)
-	// Resume is the read of what a reconnecting client missed.
+	// Resume is the read of the events that a reconnecting client missed.
 	Resume = operation("resume", template, semconv.MessagingOperationTypeReceive)
-	// Ingest is a message that ingest was sent on NATS, until it is answered.
+	// Ingest is a message to ingest on NATS, until it is answered.
 	Ingest = operation("process", "mcp.ingest.{session}.{stream}", semconv.MessagingOperationTypeProcess)
-	// Ask is what an edge asks a bridge.
+	// Ask is a request of an edge to a bridge.
 	Ask = operation("send", templateRPC, semconv.MessagingOperationTypeSend)
 	// Answer is a bridge's work on such a request.
 	Answer = operation("process", templateRPC, semconv.MessagingOperationTypeProcess)
@@ -51,9 +51,9 @@ const (
 	KeyStream  = attribute.Key("rejoin.stream")
 	// KeyDelivery counts an event's deliveries by one edge, from 1.
 	KeyDelivery = attribute.Key("rejoin.delivery")
-	// KeySubscribers is how many streams of this edge an event was for when it came in.
+	// KeySubscribers is how many streams of this edge an event was for when it arrived.
 	KeySubscribers = attribute.Key("rejoin.subscribers")
-	// KeySource is where events were read: window or log.
+	// KeySource is the source of the events: window or log.
 	KeySource = attribute.Key("rejoin.source")
 	// KeyEvents counts events.
 	KeyEvents = attribute.Key("rejoin.events")
@@ -80,6 +80,6 @@ func (o Operation) OnEvent(at event.Subject) []attribute.KeyValue {
 	return append(o.On(at.String(), at.Session, at.Stream), semconv.MessagingDestinationPartitionID(strconv.Itoa(at.Partition)))
 }
 
-// Fail marks a span as failed. What went wrong is in the log: a trace has no error's text,
-// as that may say more than where traces go may know.
+// Fail marks a span as failed. The log has the error: a trace has no error's text,
+// as that may hold data that the receiver of traces may not see.
 func Fail(span trace.Span) { span.SetStatus(codes.Error, "") }

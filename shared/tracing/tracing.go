@@ -1,4 +1,4 @@
-// Package tracing makes OpenTelemetry spans of what happens to events, and carries their
+// Package tracing makes OpenTelemetry spans of the operations on events, and carries their
 // W3C trace context from header to header.
 package tracing
 
@@ -13,7 +13,7 @@ import (
 // concurrent use.
 type Traces struct{ tracer trace.Tracer }
 
-// New returns where the spans of a provider go, which decides what is sampled.
+// New returns the Traces of a provider, which decides what is sampled.
 func New(p trace.TracerProvider) *Traces { return &Traces{p.Tracer("rejoin")} }
 
 // On reports whether there may be spans.
@@ -36,5 +36,5 @@ func (t *Traces) Continue(ctx context.Context, c Context, name string, kind trac
 	return t.Start(c.Within(ctx), name, kind)
 }
 
-// unseen is the span of those who have none.
+// unseen is the span of callers without traces.
 var unseen trace.Span = noop.Span{}

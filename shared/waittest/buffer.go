@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Buffer is what a program prints: a test reads it while it is written. Its zero value is empty.
+// Buffer takes the output of a program: a test reads it while it is written. Its zero value is empty.
 type Buffer struct {
 	mu  sync.Mutex
 	all bytes.Buffer

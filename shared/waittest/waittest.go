@@ -1,5 +1,5 @@
-// Package waittest waits in tests for what must happen: one deadline, and a failure that
-// says what was seen last. Within a testing/synctest bubble it waits in virtual time.
+// Package waittest waits in tests for conditions: one deadline, and a failure that
+// reports the last value. Within a testing/synctest bubble it waits in virtual time.
 package waittest
 
 import (
@@ -63,7 +63,7 @@ func NoError(t testing.TB, do func() error, passing ...error) {
 	}
 }
 
-// Receive returns the next value of a channel, the zero value of one that is closed.
+// Receive returns the next value of a channel, the zero value of a closed one.
 func Receive[V any](t testing.TB, what string, from <-chan V) (value V) {
 	t.Helper()
 	timer := time.NewTimer(Timeout)

@@ -22,14 +22,14 @@ import (
 type AccessConfig struct {
 	auth.Config
 
-	// CORSOrigins are the origins of the pages in browsers that may read answers and change
-	// something, with a cookie too: scheme, host, and the port if it is not the scheme's
-	// own. A service's own pages need no entry, except to change something with a cookie.
+	// CORSOrigins are the origins of the pages in browsers that may read answers and make
+	// changes, with a cookie too: scheme, host, and the port if it is not the scheme's
+	// own. A service's own pages need no entry, except to make changes with a cookie.
 	// Default: none.
 	CORSOrigins []string `name:"cors-origins" help:"Origins of web pages that may read responses and make changes, such as https://app.example." placeholder:"ORIGIN"`
 }
 
-// Validate returns an error that says what to do about the first flag that makes no
+// Validate returns an error with advice about the first flag that makes no
 // sense.
 func (cfg AccessConfig) Validate() error {
 	for _, origin := range cfg.CORSOrigins {
@@ -105,7 +105,7 @@ func (a *Access) CheckListen(addr, flag string) error {
 	return a.cfg.CheckListen(addr, flag)
 }
 
-// grantsKey is where Authenticate keeps the grants of a request.
+// grantsKey is the key under which Authenticate keeps the grants of a request.
 type grantsKey struct{}
 
 // everybody has the grants of all requests without access control.
@@ -143,8 +143,8 @@ func (a *Access) GuardFor(allows func(*fiber.Ctx, auth.Grants) bool, h fiber.Han
 	})
 }
 
-// Grants returns what the request's token grants: everything without access control,
-// nothing before [Access.Authenticate].
+// Grants returns the grants of the request's token: all without access control,
+// none before [Access.Authenticate].
 func (a *Access) Grants(c *fiber.Ctx) auth.Grants {
 	if !a.On() {
 		return everybody
@@ -159,16 +159,16 @@ var tokenParameters = []string{"access_token", "token"}
 // verifyTimeout bounds the wait for a key set.
 const verifyTimeout = 10 * time.Second
 
-// Authenticate returns what the request's token grants: that of the Authorization header
+// Authenticate returns the grants of the request's token: that of the Authorization header
 // (RFC 6750, section 2.1), or else of the cookie that [Access.SetCookie] sets. Without
-// access control that is everything. From then on the request counts as the token's subject
+// access control these are all grants. From then on the request counts as the token's subject
 // in shares; see [Clients.Client].
 //
-// Errors are a [*Problem]: 401 unauthorized with WWW-Authenticate, which tells a client
+// Errors are a [*Problem]: 401 unauthorized with WWW-Authenticate, by which a client learns
 // whether it had a token and nothing else (the reason is in the log, and in
 // rejoin_auth_refused_total); 400 token_in_url for a token in the query, which
-// would stand in logs and in the histories of browsers; 400 invalid_header; 403
-// origin_not_allowed for a request that would change something with a cookie, and that no
+// would appear in logs and in the histories of browsers; 400 invalid_header; 403
+// origin_not_allowed for a request that would make a change with a cookie, and that no
 // page of a listed origin sent; 503 unavailable while the keys cannot be fetched.
 func (a *Access) Authenticate(c *fiber.Ctx) (auth.Grants, error) {
 	if !a.On() {
@@ -213,8 +213,8 @@ func (a *Access) verify(c *fiber.Ctx, token string) (auth.Grants, error) {
 	return auth.Grants{}, a.refuse(auth.Reason(err), problem)
 }
 
-// Insufficient returns the problem that answers a request for what its token does not
-// allow: 403 insufficient_scope. It must not depend on what there is, only on the token.
+// Insufficient returns the problem that answers a request that its token does not
+// allow: 403 insufficient_scope. It must depend only on the token, not on existing sessions.
 func (a *Access) Insufficient(c *fiber.Ctx) error {
 	challenge(c.Response(), "insufficient_scope")
 	return a.refuse(refusedScope, New(CodeInsufficientScope, ""))
@@ -234,7 +234,7 @@ func (a *Access) refuse(reason string, err error) error {
 	return err
 }
 
-// credentials returns the request's token, empty for none, and whether a cookie held it. Beside an
+// credentials returns the request's token, empty without one, and whether a cookie held it. Beside an
 // Authorization header the cookie does not count, even when the header holds no token.
 func credentials(c *fiber.Ctx) (token string, ofCookie bool, err error) {
 	switch headers := c.Request().Header.PeekAll(fiber.HeaderAuthorization); len(headers) {
@@ -248,7 +248,7 @@ func credentials(c *fiber.Ctx) (token string, ofCookie bool, err error) {
 	}
 }
 
-// bearer returns the token of an Authorization header, or nothing if it has another scheme.
+// bearer returns the token of an Authorization header; empty if it has another scheme.
 func bearer(value string) string {
 	scheme, token, _ := strings.Cut(value, " ")
 	if !strings.EqualFold(scheme, "Bearer") {
@@ -261,7 +261,7 @@ func notListed() *Problem {
 	return New(CodeOriginNotAllowed, "A request that changes something with a cookie must come from a page of an origin that is on the list of --cors-origins.")
 }
 
-// writes reports whether a request may change something (RFC 9110, section 9.2.1).
+// writes reports whether a request may make a change (RFC 9110, section 9.2.1).
 func writes(c *fiber.Ctx) bool {
 	switch c.Method() {
 	case fiber.MethodGet, fiber.MethodHead, fiber.MethodOptions:

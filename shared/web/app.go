@@ -1,7 +1,7 @@
 // Package web is the HTTP that Rejoin's services share: one Fiber application
 // with routes from several services, problem documents for every error, path
-// parameters that survive encoding, and an orderly stop. In front of the routes
-// stand access control, checks of hosts, origins and request heads, and rates;
+// parameters that survive encoding, and an orderly stop. Before the routes run
+// access control, checks of hosts, origins and request heads, and rates;
 // bodies are read within a budget of memory.
 package web
 
@@ -49,18 +49,18 @@ type Config struct {
 	Metrics prometheus.Registerer
 
 	// Traces takes a span of each request, a child of the one that its header names.
-	// Handlers find it in the request's UserContext. Default: there are none.
+	// Handlers find it in the request's UserContext. Default: no spans are made.
 	Traces *tracing.Traces
 
-	// Memory is what clients may make the application hold, in bytes: bodies, and what
-	// handlers count. Default: any number.
+	// Memory is how many bytes clients may make the application hold: bodies, and the memory
+	// that handlers count. Default: any number.
 	Memory *quota.Pool
 
 	// MaxBodyBytes bounds a request's announced body, except lines of JSON; a larger
 	// one is answered 413. Default: 4 MiB.
 	MaxBodyBytes func() int
 
-	// Clients says how long headers and bodies may take to arrive. Default: those of
+	// Clients has the time-outs of headers and bodies. Default: those of
 	// [ClientsConfig].
 	Clients *Clients
 
@@ -81,7 +81,7 @@ func (cfg Config) withDefaults() Config {
 	return cfg
 }
 
-// NewApp returns an application without routes. Add what stands
+// NewApp returns an application without routes. Add the checks
 // before them with [Access.Protect], then routes with [Mount], then call [Serve].
 //
 // Every error that a handler or middleware returns, a panic included,
@@ -106,7 +106,7 @@ func NewApp(cfg Config) *fiber.App {
 		ReadTimeout:                  cfg.Clients.HeaderTimeout(),
 		WriteTimeout:                 cfg.WriteTimeout,
 		IdleTimeout:                  IdleTimeout,
-		// Only requests that fail before they are routed come here: frame
+		// It gets only requests that fail before they are routed: frame
 		// below handles the errors of all others.
 		ErrorHandler: func(c *fiber.Ctx, err error) error {
 			defer m.count(methodOther, c.Response())
@@ -125,7 +125,7 @@ func NewApp(cfg Config) *fiber.App {
 		return fasthttp.RequestConfig{ReadTimeout: cfg.Clients.bodyTimeout()}
 	}
 	// Fiber answers a method that it does not know with 400 in plain text,
-	// before anything of ours runs (docs/upstream/0025). As TRACE, which no route
+	// before any of our handlers runs (docs/upstream/0025). As TRACE, which no route
 	// has, it gets the 404 or 405 of any other wrong method.
 	routed := server.Handler
 	server.Handler = func(c *fasthttp.RequestCtx) {
@@ -172,14 +172,14 @@ func frame(m *metrics, cfg Config) fiber.Handler {
 
 // isolate sets the headers that keep an answer from pages of other origins that load it as a
 // script, an image or a style sheet: a browser then guesses no media type (nosniff) and does not
-// even hand it to such a page's process (Cross-Origin-Resource-Policy, Fetch standard, section
-// 3.7). Neither is about requests with CORS, which EventSource and fetch make.
+// even pass it to such a page's process (Cross-Origin-Resource-Policy, Fetch standard, section
+// 3.7). Neither concerns requests with CORS, which EventSource and fetch make.
 func isolate(c *fiber.Ctx) {
 	c.Set(fiber.HeaderXContentTypeOptions, "nosniff")
 	c.Set(fiber.HeaderCrossOriginResourcePolicy, "same-origin")
 }
 
-// panicError is what a handler panicked with.
+// panicError is the panic of a handler.
 type panicError struct {
 	value any
 	stack []byte
@@ -197,13 +197,13 @@ func guarded(c *fiber.Ctx) (err error) {
 }
 
 // checkHead refuses requests that fasthttp and the proxies in front may read differently
-// (docs/upstream/0021), and closes the connection after them, since what follows may not be a
+// (docs/upstream/0021), and closes the connection after them, since the next bytes may not be a
 // request:
 //
 //   - those of which they may see different ends, so that one hides in another's body (RFC 9112,
 //     section 11.2): with more than one Content-Length or Transfer-Encoding, with both, with a
 //     coding besides chunked, or with any in HTTP/1.0, which has none (section 6.1);
-//   - those with more than one Host, of which each may take another, or of HTTP/1.1 with none
+//   - those with more than one Host, of which each may take another, or of HTTP/1.1 without a Host
 //     (section 3.2);
 //   - those with a CR that ends no line, which some take for the end of one (section 2.2).
 func checkHead(c *fiber.Ctx) error {
@@ -241,8 +241,8 @@ func bareCR(text []byte) bool {
 
 // checkTarget refuses request targets of which fasthttp and the proxies in
 // front may see different paths or hosts: in "//host/path?://" fasthttp
-// finds a host (docs/upstream/0021). What is left begins with one slash, or is an absolute URI as
-// RFC 9112, section 3.2.2 wants it served.
+// finds a host (docs/upstream/0021). The remaining targets begin with one slash, or are absolute
+// URIs, which RFC 9112, section 3.2.2 wants served.
 func checkTarget(c *fiber.Ctx) error {
 	target := c.OriginalURL()
 	if (strings.HasPrefix(target, "/") && !strings.HasPrefix(target, "//")) ||

@@ -18,11 +18,11 @@ import (
 	"rejoin/shared/quota"
 )
 
-// Body is a request's body as it arrives. It must be read in the handler, or in what the
-// handler leaves behind to write the response. Not safe for concurrent use.
+// Body is a request's body as it arrives. It must be read in the handler, or in the
+// function that the handler gives to Answer. Not safe for concurrent use.
 type Body struct {
 	ctx     *fasthttp.RequestCtx
-	stream  io.Reader // nil when there is none
+	stream  io.Reader // nil for a request without a body
 	size    int       // as announced, or -1
 	fields  int       // how many the head has, if size is -1
 	timeout time.Duration
@@ -31,14 +31,14 @@ type Body struct {
 	// kept says that it is still read when the handler has returned.
 	kept bool
 	read int
-	err  error // what ended it: io.EOF when it was read whole
+	err  error // the error that ended it: io.EOF when it was read whole
 
 	mu   sync.Mutex
 	over bool // the response has no receiver any more: reading ends
 
 	memory *quota.Pool
-	client func() string // whom it is held for
-	held   *quota.Part   // what it takes of memory; nil for nothing
+	client func() string // the client for which it is held
+	held   *quota.Part   // its part of memory; nil for none
 }
 
 // BodyLimit returns the MaxBodyBytes of a service that takes messages of up to maxMessage bytes: 4 MiB, which
@@ -59,7 +59,7 @@ func refuseLength(h *fasthttp.RequestHeader, limit int) {
 }
 
 // deferClose has [Body.finish] close the connection of a request that asks for that. fasthttp would do so at once,
-// whatever is left of the body.
+// also with an unread rest of the body.
 func deferClose(h *fasthttp.RequestHeader) {
 	if h.ConnectionClose() {
 		h.ResetConnectionClose()
@@ -71,7 +71,7 @@ func deferClose(h *fasthttp.RequestHeader) {
 const closes = "Close"
 
 // checkLength returns a handler that calls h unless the request's body is announced to be too large. It
-// comes after [Access.Protect], so that pages of listed origins can read the answer.
+// runs after [Access.Protect], so that pages of listed origins can read the answer.
 func checkLength(h fiber.Handler) fiber.Handler {
 	return func(c *fiber.Ctx) error {
 		if len(c.Request().Header.Peek(headerRefused)) > 0 {
@@ -81,7 +81,7 @@ func checkLength(h fiber.Handler) fiber.Handler {
 	}
 }
 
-// bodyKey is where a request's Body is kept.
+// bodyKey is the key of a request's Body.
 type bodyKey struct{}
 
 // StreamedBody returns the body of a request.
@@ -120,7 +120,7 @@ func (b *Body) Part() {
 	}
 }
 
-// Answer has write write the response, after the handler, while it reads the body on. The
+// Answer has write write the response, after the handler, while it continues to read the body. The
 // connection is closed after the response. When that cannot be sent, the writer and the body
 // return errors, and write has to return: the connection's buffers are the next one's then.
 func (b *Body) Answer(write func(*bufio.Writer)) {
@@ -159,8 +159,8 @@ func (b *Body) close() {
 	b.ctx.Hijack(linger)
 }
 
-// Read reads what has arrived, and waits for more. Errors are [io.EOF] at the end, and
-// a [*Problem] when the body breaks off.
+// Read reads the bytes that have arrived, and waits for more. Errors are [io.EOF] at the end,
+// and a [*Problem] when the body breaks off.
 func (b *Body) Read(p []byte) (int, error) {
 	if b.err != nil {
 		return 0, b.err
@@ -169,7 +169,7 @@ func (b *Body) Read(p []byte) (int, error) {
 	switch b.read += n; {
 	case !errors.Is(err, io.EOF):
 	case b.read < b.size:
-		err = io.ErrUnexpectedEOF // fasthttp says so inside of chunks alone
+		err = io.ErrUnexpectedEOF // fasthttp returns it inside of chunks alone
 	case b.size < 0 && b.ended():
 		err = io.ErrUnexpectedEOF
 	case b.size < 0 && b.ctx.Request.Header.Len() != b.fields:
@@ -186,8 +186,8 @@ func (b *Body) ended() bool {
 	return ok && c.Ended()
 }
 
-// errTrailers is why a body with trailer fields is refused: fasthttp adds them to the head, unchecked, and a
-// client would have the last word about X-Forwarded-For, after the proxy in front (docs/upstream/0021).
+// errTrailers refuses a body with trailer fields: fasthttp adds them to the head, unchecked, and a
+// client could append to X-Forwarded-For, after the proxy in front (docs/upstream/0021).
 var errTrailers = New(CodeInvalidRequest, "A body in chunks must not end with trailer fields.")
 
 func bodyError(err error) error {
@@ -202,8 +202,8 @@ func bodyError(err error) error {
 	}
 }
 
-// Held returns what the request takes of the application's memory, which is given back when
-// the response is made, or, after [Body.Answer], by who writes it. [Send] makes it that of the response.
+// Held returns the request's part of the application's memory, which is given back when
+// the response is made, or, after [Body.Answer], by its writer. [Send] makes it that of the response.
 func (b *Body) Held() *quota.Part {
 	if b.held == nil {
 		b.held = b.memory.Part(b.client())
@@ -211,7 +211,7 @@ func (b *Body) Held() *quota.Part {
 	return b.held
 }
 
-// ErrNoMemory is why something cannot be read or answered for want of memory.
+// ErrNoMemory is returned when a body cannot be read or answered for want of memory.
 var ErrNoMemory = New(CodeUnavailable, "The service holds as much for its clients, or for this one, as it may.")
 
 // Empty reports whether there is no body.
@@ -294,10 +294,10 @@ func unfinished(err error) error {
 	return err
 }
 
-// freeAnswer is how much of an answer counts for nothing: as much as waits for any connection.
+// freeAnswer is the size up to which an answer is not counted: as much as waits for any connection.
 const freeAnswer = 4 << 10
 
-// holdAnswer sends what a handler has given as its answer, if that is more.
+// holdAnswer sends the answer of a handler, if it is larger.
 func holdAnswer(c *fiber.Ctx) error {
 	r := c.Response()
 	if r.IsBodyStream() || len(r.Body()) <= freeAnswer {
@@ -313,11 +313,11 @@ func holdAnswer(c *fiber.Ctx) error {
 }
 
 // maxLeftOver is how much of an unwanted body is read so that the connection
-// can go on.
+// stays open.
 const maxLeftOver = 64 << 10
 
 // finish has the connection closed after the response unless the body was read to its
-// end: what is left of it is not the next request (docs/upstream/0019). See also deferClose.
+// end: the rest of it is not the next request (docs/upstream/0019). See also deferClose.
 func (b *Body) finish() {
 	if b.kept {
 		return
@@ -326,7 +326,7 @@ func (b *Body) finish() {
 		b.held.Release()
 	}
 	if b.ctx.Hijacked() {
-		return // who takes the connection over takes no other request from it
+		return // a hijacker takes no other request from the connection
 	}
 	if b.err == nil && b.size >= 0 && b.size <= maxLeftOver {
 		_, _ = io.Copy(io.Discard, b) // its error is b.err
@@ -339,8 +339,8 @@ func (b *Body) finish() {
 	}
 }
 
-// Unwrap returns the connection below the one that a hijacker gets, which has all that
-// a TCP connection can do.
+// Unwrap returns the connection below the one that a hijacker gets, which has all methods of
+// a TCP connection.
 func Unwrap(conn net.Conn) net.Conn {
 	if u, ok := conn.(interface{ UnsafeConn() net.Conn }); ok {
 		return u.UnsafeConn()
@@ -348,11 +348,11 @@ func Unwrap(conn net.Conn) net.Conn {
 	return conn
 }
 
-// lingering is how long a client whose request was not read to its end may go on sending.
+// lingering is how long a client whose request was not read to its end may continue to send.
 const lingering = time.Second
 
 // linger closes a connection after the response. A connection that is closed while
-// something arrives on it is reset, and the client might never see the response.
+// data arrives on it is reset, and the client might never see the response.
 func linger(conn net.Conn) {
 	conn = Unwrap(conn)
 	if half, ok := conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil && conn.SetReadDeadline(time.Now().Add(lingering)) == nil {

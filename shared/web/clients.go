@@ -18,11 +18,11 @@ import (
 	"rejoin/shared/auth"
 )
 
-// ClientsConfig says how clients reach a program. Its fields are flags of the programs
+// ClientsConfig configures how clients reach a program. Its fields are flags of the programs
 // that serve HTTP to clients.
 type ClientsConfig struct {
 	// TrustedProxies are the addresses and networks (CIDR) of the proxies in front.
-	// Only what they say in X-Forwarded-For is believed. Default: none, and the header
+	// Only their X-Forwarded-For is believed. Default: none, and the header
 	// is ignored.
 	TrustedProxies []string `name:"trusted-proxies" help:"Addresses and networks (CIDR) of the proxies whose X-Forwarded-For is trusted for the client's address; from others it is ignored." placeholder:"CIDR"`
 
@@ -101,8 +101,8 @@ func (cl *Clients) bodyTimeout() time.Duration { return cmp.Or(cl.cfg.BodyTimeou
 
 // Address returns the address of a request's client: the peer's, or, when that is a
 // trusted proxy, the one that X-Forwarded-For ends with, without the trusted proxies at
-// its end. Where the header holds something that is no address, the last one after it
-// counts. An IPv4 address in IPv6 is returned as IPv4, and none has a zone.
+// its end. Where an element of the header is no address, the last address after it
+// counts. An IPv4 address in IPv6 is returned as IPv4, and no address has a zone.
 func (cl *Clients) Address(c *fiber.Ctx) netip.Addr {
 	peer := peerOf(c.Context().RemoteAddr())
 	if cl == nil || len(cl.proxies) == 0 {

@@ -8,12 +8,12 @@ import (
 // Code is the stable name of a kind of problem, for programs to act on.
 type Code string
 
-// Kind is what all problems of one code have in common.
+// Kind has the common part of all problems of one code.
 type Kind struct {
 	// Status is the HTTP status.
 	Status int
 
-	// Title says in a few words what a problem of this kind is.
+	// Title describes a problem of this kind in a few words.
 	Title string
 
 	// RetryAfter is when to try again, in whole seconds. Zero: no
@@ -21,7 +21,7 @@ type Kind struct {
 	RetryAfter time.Duration
 }
 
-// Codes has what is common to the problems of each code. It is not changed while the program runs.
+// Codes has the kind of each code. It is not changed while the program runs.
 var Codes = map[Code]Kind{}
 
 // The codes of all problems that a Rejoin service returns.

@@ -22,11 +22,11 @@ const (
 // maxCookieAge is how long browsers keep a cookie at most (RFC 6265bis, section 5.5).
 const maxCookieAge = 400 * 24 * time.Hour
 
-// maxCookieBytes is the most that browsers keep of a cookie's name and value together; they drop a larger one
-// without a word (RFC 6265bis, section 5.6).
+// maxCookieBytes is the most that browsers keep of a cookie's name and value together; they silently drop a larger
+// one (RFC 6265bis, section 5.6).
 const maxCookieBytes = 4096
 
-// SameSite says with which requests of other sites' pages a browser sends the cookie.
+// SameSite selects the requests of other sites' pages with which a browser sends the cookie.
 type SameSite string
 
 // The values of SameSite.
@@ -59,7 +59,7 @@ func (a *Access) SetCookie(c *fiber.Ctx, sameSite SameSite) error {
 }
 
 // DeleteCookie has the browser forget the cookie that [Access.SetCookie] set with the same
-// sameSite. It does so whatever the cookie holds, and when there is none. Errors are a
+// sameSite. It does so with any value of the cookie, and without a cookie. Errors are a
 // [*Problem]: 403 origin_not_allowed unless the request has an Authorization header, or
 // comes from a page of a listed origin, or has neither a cookie nor an origin; 400
 // invalid_header for more than one Authorization header.

@@ -6,8 +6,8 @@ import (
 	"github.com/gofiber/fiber/v2"
 )
 
-// What pages of other origins may send and read, besides what the Fetch standard always
-// allows.
+// The methods and headers that pages of other origins may send and read, besides those that
+// the Fetch standard always allows.
 const (
 	corsMethods = "GET, POST, PUT, DELETE"
 	corsAllowed = "Authorization, Content-Type, Last-Event-ID, Idempotency-Key, Event-Type, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"

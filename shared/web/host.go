@@ -15,10 +15,10 @@ var loopbackHosts = []string{"localhost", "127.0.0.1", "::1"}
 
 // hostCheck returns a middleware that answers 403 host_not_allowed unless
 // the request's host, without its port, is one of loopbackHosts or of hosts, the values of flag.
-// It stands against DNS rebinding: a web page whose own name was made to resolve to this
+// It protects against DNS rebinding: a web page whose own name was made to resolve to this
 // machine sends that name. Case, a final dot, and the brackets of IPv6
 // addresses make no difference. A refusal names the flag, which adds hosts. With access control such
-// a page gains nothing, since it has neither a token nor the cookie: then nothing is checked unless
+// a page gains nothing, since it has neither a token nor the cookie: then all hosts pass unless
 // hosts are given.
 func (a *Access) hostCheck(flag string, hosts []string) fiber.Handler {
 	if a.On() && len(hosts) == 0 {

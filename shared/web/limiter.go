@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// limiterBurst is how much may come at once: what the rate gives in this time.
+	// limiterBurst is the time in which the rate gives as many tokens as a bucket holds.
 	limiterBurst = 10 * time.Second
 	// limiterKeys bounds the buckets of a limiter: some 16 MB.
 	limiterKeys = 1 << 16
 )
 
-// Limiter bounds how often something may happen for each key, with a token bucket that
+// Limiter bounds the rate of an action for each key, with a token bucket that
 // holds as many tokens as ten seconds give. A nil Limiter bounds nothing. It is safe for
 // concurrent use.
 //
@@ -29,7 +29,7 @@ type Limiter[K comparable] struct {
 	buckets *simplelru.LRU[K, *rate.Limiter]
 }
 
-// CheckLimit returns an error that names the flag when n is no limit: less than -1, which is none.
+// CheckLimit returns an error that names the flag when n is not valid: less than -1, which means no limit.
 func CheckLimit(n int, flag string) error {
 	if n < -1 {
 		return fmt.Errorf("%s must be -1 or more, not %d", flag, n)
@@ -46,7 +46,7 @@ func NewLimiter[K comparable](perSecond int) *Limiter[K] {
 	return &Limiter[K]{perSecond: perSecond, buckets: buckets}
 }
 
-// Take takes a token and returns 0, or returns how long it is until there is one: up to
+// Take takes a token and returns 0, or returns the time until the next token: up to
 // a second.
 func (l *Limiter[K]) Take(key K) (wait time.Duration) {
 	if l == nil {

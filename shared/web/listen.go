@@ -19,19 +19,19 @@ import (
 	"rejoin/shared/quota"
 )
 
-// Listen opens a TCP listener on addr, host:port, or what env has for that; port 0 takes any free port. An error
-// is one sentence for the user that names flag, the command-line flag addr came from,
+// Listen opens a TCP listener on addr, host:port, or by env.Listen; port 0 takes any free port. An error
+// is one sentence for the user that names flag, the command-line flag that set addr,
 // such as "--edge-addr".
 //
 // The kernel's queue of connections that wait to be accepted is at most
 // net.core.somaxconn long, 4,096 by default, and a client that does not fit into it
-// tries again after a second: in a storm of reconnects that is what everybody would
-// wait for. So several sockets listen where the system can share an address between
+// tries again after a second: in a storm of reconnects all clients would wait for
+// that. So several sockets listen where the system can share an address between
 // them (SO_REUSEPORT on Linux), each with a queue of its own, and connections are
-// accepted before anybody asks for them. docs/adr/0009 has the figures.
+// accepted before the server asks for them. docs/adr/0009 has the figures.
 //
-// At most as many connections are open as bounds and env.Files say. One more is closed at once: its
-// token is not checked yet, and in the kernel's queue it would keep out those that come after it.
+// At most as many connections are open as bounds and env.Files allow. One more is closed at once: its
+// token is not checked yet, and in the kernel's queue it would keep out later ones.
 func Listen(env daemon.Env, addr, flag string, bounds Bounds) (net.Listener, error) {
 	if env.Listen != nil {
 		return env.Listen(addr, flag)
@@ -73,12 +73,12 @@ const (
 	queues = 4
 	// accepted is how many connections wait for a goroutine of the server.
 	accepted = 16_384
-	// acceptPause is how long a process that has no room for a connection waits for some.
+	// acceptPause is how long a process that has no room for a connection waits before it accepts again.
 	acceptPause = 20 * time.Millisecond
 )
 
-// listener accepts connections as they come, before anybody asks for them, once
-// somebody has asked for the first.
+// listener accepts connections as they arrive, before the server asks for them, once
+// it has asked for the first.
 type listener struct {
 	sockets []net.Listener
 	conns   chan net.Conn
@@ -129,13 +129,13 @@ func (l *listener) acceptFrom(ln net.Listener) error {
 }
 
 const (
-	// minConnections is how many connections a listener may have open at a time whatever the memory.
+	// minConnections is how many connections a listener may have open at a time even with little memory.
 	minConnections = 10_000
-	// idleBytes is what an idle connection costs.
+	// idleBytes is the memory of an idle connection.
 	idleBytes = 22_000
 )
 
-// roomFor is how many connections fit into as much as clients may make the program hold; 0: any number.
+// roomFor is how many connections fit into the memory that clients may make the program hold; 0: any number.
 func roomFor(memory *quota.Pool) int64 {
 	if memory == nil {
 		return 0
@@ -150,7 +150,7 @@ type Bounds struct {
 	Connections int
 	// Address bounds those of one client address (IPv6: one /64 network). Default: its share.
 	Address int
-	// Clients says which peers are proxies, whose connections are in no client's share.
+	// Clients knows which peers are proxies, whose connections are in no client's share.
 	Clients *Clients
 }
 
@@ -168,8 +168,8 @@ const (
 	RefusedFiles       = "files"
 )
 
-// Refused counts what is refused before there is a request that could be answered, and logs it now and then.
-// It is safe for concurrent use.
+// Refused counts the connections and requests that are refused before a request could be answered, and logs
+// them now and then. It is safe for concurrent use.
 type Refused struct {
 	log   *logrepeat.Log
 	total *prometheus.CounterVec
@@ -194,7 +194,7 @@ func NewRefused(env daemon.Env) *Refused {
 	return r
 }
 
-// Note counts one for a reason.
+// Note counts one refusal for a reason.
 func (r *Refused) Note(reason, message string, attrs ...slog.Attr) {
 	r.total.WithLabelValues(reason).Inc()
 	r.log.Note(context.Background(), reason, message, attrs...)
@@ -230,7 +230,7 @@ func (b *bound) refuse(conn net.Conn, reason, message string) {
 	_ = conn.Close() // nothing was sent on it
 }
 
-// counted is a connection whose place is given back when it is closed.
+// counted is a connection whose shares are given back when it is closed.
 type counted struct {
 	*net.TCPConn
 	Ending
@@ -245,7 +245,7 @@ func (c *counted) Read(p []byte) (int, error) { return c.Note(c.TCPConn.Read(p))
 // ready. It is safe for concurrent use.
 type Ending struct{ noted atomic.Bool }
 
-// Note returns what a read has returned.
+// Note returns the result of a read unchanged.
 func (e *Ending) Note(n int, err error) (int, error) {
 	if errors.Is(err, io.EOF) {
 		e.noted.Store(true)
@@ -266,8 +266,8 @@ func (c *counted) Close() error {
 	return err
 }
 
-// scarce reports whether a connection could not be accepted for want of something that
-// comes back when others end. fasthttp would stop serving (docs/upstream/0022).
+// scarce reports whether a connection could not be accepted for want of a resource that
+// is free again when others end. fasthttp would stop serving (docs/upstream/0022).
 func scarce(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM)
 }
@@ -295,7 +295,7 @@ func (l *listener) Close() (err error) {
 	return err
 }
 
-// drop closes what was accepted and not taken. Close must have been called.
+// drop closes the connections that were accepted and not taken. Close must have been called.
 func (l *listener) drop() {
 	l.begin.Do(l.acceptAll) // which ends at once
 	for conn := range l.conns {

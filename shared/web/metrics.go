@@ -25,8 +25,8 @@ func newMetrics(service string, registerer prometheus.Registerer) *metrics {
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"method"}),
 	}
-	// A rate over a series that appears with its first request misses that one; so what
-	// must not be overlooked is there from the start.
+	// A rate over a series that appears with its first request misses that one; so the series
+	// that must not be overlooked exist from the start.
 	for _, method := range []string{fiber.MethodGet, fiber.MethodPost, fiber.MethodPut, fiber.MethodDelete, methodOther} {
 		for _, status := range []int{fiber.StatusInternalServerError, fiber.StatusServiceUnavailable} {
 			m.requests.WithLabelValues(method, strconv.Itoa(status))
@@ -40,10 +40,10 @@ func (m *metrics) count(method string, resp *fasthttp.Response) {
 	m.requests.WithLabelValues(method, strconv.Itoa(resp.StatusCode())).Inc()
 }
 
-// methodOther stands for all rare methods, and for requests refused before they were routed.
+// methodOther is the label of all rare methods, and of requests refused before they were routed.
 const methodOther = "other"
 
-// methodLabel bounds the values of the label, which comes from outside.
+// methodLabel bounds the values of the label, which clients choose.
 // Constants, since Fiber's string lives only as long as its request.
 func methodLabel(method string) string {
 	for _, m := range [...]string{fiber.MethodGet, fiber.MethodPost, fiber.MethodDelete, fiber.MethodHead, fiber.MethodOptions, fiber.MethodPut, fiber.MethodPatch} {

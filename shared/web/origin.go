@@ -8,21 +8,21 @@ import (
 	"github.com/gofiber/fiber/v2"
 )
 
-// headerFetchSite is where a browser says how the page that sends a request relates to the
-// request's URL (Fetch Metadata Request Headers, section 2.3).
+// headerFetchSite is the header in which a browser reports how the page that sends a request
+// relates to the request's URL (Fetch Metadata Request Headers, section 2.3).
 const headerFetchSite = "Sec-Fetch-Site"
 
-// originsKey is where originCheck keeps the further origins of a service.
+// originsKey is the key under which originCheck keeps the further origins of a service.
 type originsKey struct{}
 
-// Protect installs what stands before all routes of a service, in this order: hostCheck for
+// Protect installs the middleware before all routes of a service, in this order: hostCheck for
 // hosts, the values of flag, cors, originCheck for origins. It must be called before [Mount].
 func (a *Access) Protect(app *fiber.App, flag string, hosts []string, origins ...string) {
 	app.Use(a.hostCheck(flag, hosts), a.cors(), a.originCheck(origins...))
 }
 
 // originCheck returns a middleware that answers 403 origin_not_allowed to a request that may
-// change something and that [Access.CrossOrigin] reports: a page can have a browser send a POST
+// make a change and that [Access.CrossOrigin] reports: a page can have a browser send a POST
 // of plain text to any address, and needs no permission for it. origins are the service's own
 // besides the one that the request names; empty ones do not count.
 //
@@ -48,11 +48,11 @@ func (a *Access) originCheck(origins ...string) fiber.Handler {
 // CrossOrigin reports whether a request comes from a page of an origin that is neither the
 // service's own nor listed. Requests of other programs come from no page.
 //
-// Sec-Fetch-Site decides where it is given: no page can set it, and a browser says "same-origin"
-// of its own address bar, whatever the proxies in front make of Host and the scheme. Browsers
+// Sec-Fetch-Site decides where it is given: no page can set it, and a browser sets "same-origin"
+// by its own address bar, even when the proxies in front change Host and the scheme. Browsers
 // send it to https and to this machine only. Otherwise Origin must be the request's own: the
-// scheme of X-Forwarded-Proto, which no page can send without being asked for it either, or
-// else http; and the Host header. Without both headers there is no page.
+// scheme of X-Forwarded-Proto, which no page can send without a preflight either, or
+// else http; and the Host header. A request without both headers is of no page.
 func (a *Access) CrossOrigin(c *fiber.Ctx) bool {
 	h := &c.Request().Header
 	given := h.PeekAll(fiber.HeaderOrigin)

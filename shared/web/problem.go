@@ -17,7 +17,7 @@ import (
 const MIMEProblem = "application/problem+json"
 
 // Problem is an error as a client receives it, in the form of RFC 9457.
-// Everything in it is public. It is not changed after it was made, and then
+// All of it is public. It is not changed after it was made, and then
 // safe for concurrent use.
 type Problem struct {
 	Type   string `json:"type"` // urn:rejoin:problem:<code>
@@ -33,8 +33,8 @@ type Problem struct {
 // shown to the client.
 func New(code Code, detail string) *Problem { return Wrap(nil, code, detail) }
 
-// Wrap is like New and keeps err as the cause, which the log gets to see and
-// the client does not.
+// Wrap is like New and keeps err as the cause, which appears in the log and is
+// not sent to the client.
 func Wrap(err error, code Code, detail string) *Problem {
 	kind := Codes[code]
 	return &Problem{
@@ -47,7 +47,7 @@ func Wrap(err error, code Code, detail string) *Problem {
 	}
 }
 
-// Error returns code, detail and cause, and what is both only once.
+// Error returns code, detail and cause; a cause that is the detail only once.
 func (p *Problem) Error() string {
 	s := string(p.Code)
 	if p.Detail != "" {
@@ -72,9 +72,9 @@ func (p *Problem) Send(c *fiber.Ctx) error {
 	return c.Status(p.Status).JSON(p, MIMEProblem)
 }
 
-// AsProblem returns what a client receives for err: the [*Problem] in its
+// AsProblem returns the problem that a client receives for err: the [*Problem] in its
 // chain, or the counterpart of a [*fiber.Error], or otherwise a problem with
-// the code internal that gives nothing away.
+// the code internal that reveals nothing.
 func AsProblem(err error) *Problem {
 	if p, ok := errors.AsType[*Problem](err); ok {
 		return p
@@ -85,7 +85,7 @@ func AsProblem(err error) *Problem {
 	return Wrap(err, CodeInternal, "")
 }
 
-// fiberCodes has the errors of Fiber's router and parser. Any other of 400 to 499, and 502, which is Fiber's word
+// fiberCodes has the errors of Fiber's router and parser. Any other of 400 to 499, and 502, which is Fiber's status
 // for a connection that broke while the request was being read, is [CodeInvalidRequest].
 var fiberCodes = map[int]Code{
 	http.StatusNotFound:                    CodeNotFound,
@@ -99,7 +99,7 @@ var fiberCodes = map[int]Code{
 }
 
 // fiberProblem returns the counterpart of an error of Fiber's. Their messages quote paths and parser state, so
-// none of them gets out.
+// no client receives them.
 func fiberProblem(e *fiber.Error) *Problem {
 	code, ok := fiberCodes[e.Code]
 	switch {
@@ -114,7 +114,7 @@ func fiberProblem(e *fiber.Error) *Problem {
 	}
 }
 
-// answer sends the problem of err to the client, and logs what the problem leaves out.
+// answer sends the problem of err to the client, and logs err.
 func answer(c *fiber.Ctx, cfg Config, err error) error {
 	if errors.Is(err, fiber.ErrMethodNotAllowed) {
 		c.Set(fiber.HeaderAllow, allow(c))
@@ -130,8 +130,8 @@ func answer(c *fiber.Ctx, cfg Config, err error) error {
 	return p.Send(c)
 }
 
-// Place returns the session and stream that a request's path names, if it does. What is
-// no valid name is left out: spans must be UTF-8. A request that could not be read has no
+// Place returns the session and stream that a request's path names, if it does. An invalid
+// name is left out: spans must be UTF-8. A request that could not be read has no
 // route, and Fiber's Params needs one.
 func Place(c *fiber.Ctx) (session, stream string) {
 	if len(c.Route().Params) == 0 {

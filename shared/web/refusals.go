@@ -30,7 +30,7 @@ const (
 )
 
 // Refusals logs the requests that are answered with a problem. The first of a kind has a line of
-// its own at once; those that follow within 10 s are counted and have one line together, so that
+// its own at once; the next ones within 10 s are counted and have one line together, so that
 // clients do not decide how much is logged. It holds some 0.5 MB at most. [NewApp] closes that of
 // its application. It is safe for concurrent use.
 type Refusals struct {
@@ -39,7 +39,7 @@ type Refusals struct {
 
 	mu      sync.Mutex
 	counted map[refusal]*refused
-	closed  bool           // nothing is counted any more
+	closed  bool           // no request is counted any more
 	timers  sync.WaitGroup // those that have not fired
 }
 
@@ -49,7 +49,7 @@ type refusal struct {
 	cause string // of a failure, while its code has few of them; else empty
 }
 
-// refused is what is counted of a kind after its first request.
+// refused has the counts of a kind after its first request.
 type refused struct {
 	level   slog.Level
 	n       int
@@ -71,7 +71,7 @@ func levelOf(p *Problem) slog.Level {
 	case p.Status >= http.StatusInternalServerError:
 		return slog.LevelWarn
 	case p.Status == http.StatusUnauthorized, p.Code == CodeHostNotAllowed, p.Code == CodeOriginNotAllowed:
-		return slog.LevelInfo // what a new user meets first
+		return slog.LevelInfo // the first problems of a new user
 	default:
 		return slog.LevelDebug
 	}
@@ -85,7 +85,7 @@ func (r *Refusals) Warn(ctx context.Context, code Code, client netip.Addr, messa
 	}
 }
 
-// report logs or counts an error that a client is answered with.
+// report logs or counts an error whose problem a client receives.
 func (r *Refusals) report(c *fiber.Ctx, p *Problem, err error) {
 	ctx, level := c.UserContext(), levelOf(p)
 	if !r.log.Enabled(ctx, level) {
@@ -160,7 +160,7 @@ func (r *Refusals) causes(code Code) (n int) {
 	return n
 }
 
-// end logs what was counted of a kind. Its next request is a first one again.
+// end logs the counts of a kind. Its next request is a first one again.
 func (r *Refusals) end(kind refusal) {
 	r.mu.Lock()
 	w := r.counted[kind]
@@ -171,7 +171,7 @@ func (r *Refusals) end(kind refusal) {
 	}
 }
 
-// close logs what is counted, and returns when no timer is left. What follows is logged at once.
+// close logs all counts, and returns when all timers have ended. Later requests are logged at once.
 func (r *Refusals) close() {
 	r.mu.Lock()
 	r.closed = true
@@ -187,7 +187,7 @@ func (r *Refusals) close() {
 	r.timers.Wait()
 }
 
-// report logs how many requests there were, if any, and of whom.
+// report logs the number of requests, if any, and their clients.
 func (w *refused) report(log *slog.Logger, code Code) {
 	if w.n == 0 {
 		return

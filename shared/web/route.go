@@ -21,8 +21,8 @@ type Route struct {
 	Path string
 
 	// Handler answers the requests. An error that it returns becomes a
-	// problem document. It finds the request's body in [StreamedBody]; what
-	// it does not read is not kept in memory.
+	// problem document. It finds the request's body in [StreamedBody]; the
+	// part that it does not read is not kept in memory.
 	Handler fiber.Handler
 
 	// Query names the parameters that a request for a Path under /v1/ may have: with another
@@ -93,11 +93,11 @@ func unknownParameter(name string, names []string) error {
 
 // Param returns the path parameter name, percent-decoded exactly once: a
 // name such as "a/b" or ".." arrives as it was before the client encoded it,
-// and "+" stays "+". It does not check what is valid as a name. The string
+// and "+" stays "+". It does not check whether the name is valid. The string
 // is a copy and may be kept. When the encoding is broken, the error is a
 // [*Problem] with the code invalid_name.
 //
-// This works because nothing decodes or cleans the path before: routes are
+// This works because no earlier code decodes or cleans the path: routes are
 // matched against the path exactly as it was sent. So "%2F" never separates
 // segments, "." and ".." are segments like any other, "//" contains an empty
 // segment that no parameter matches, and no encoding of a name can lead to
@@ -138,7 +138,7 @@ func Queries(c *fiber.Ctx, name string) []string {
 }
 
 // Choice returns a query parameter that has one of two values, as whether it is the
-// first one; def is for when it is not given. Errors are those of [Query], and a
+// first one; def is the result when it is not given. Errors are those of [Query], and a
 // [*Problem] with the code invalid_parameter.
 func Choice(c *fiber.Ctx, name, yes, no string, def bool) (bool, error) {
 	value, given, err := Query(c, name)
@@ -152,8 +152,8 @@ func Choice(c *fiber.Ctx, name, yes, no string, def bool) (bool, error) {
 	}
 }
 
-// Number returns a query parameter that is a whole number from lo to hi; def is for
-// when it is not given. Errors are those of [Choice].
+// Number returns a query parameter that is a whole number from lo to hi; def is the
+// result when it is not given. Errors are those of [Choice].
 func Number(c *fiber.Ctx, name string, def, lo, hi int) (int, error) {
 	text, given, err := Query(c, name)
 	if err != nil || !given {

@@ -14,15 +14,15 @@ import (
 )
 
 // arrival is how long after the stop the rest of a request may take to
-// arrive. Browsers keep connections in store on which they have sent nothing
+// arrive. Browsers keep spare connections on which they have sent nothing
 // yet, and a stop should not wait for the time-out of those.
 const arrival = time.Second
 
 // Serve serves app on ln until ctx ends. Then it takes no more connections,
 // closes those that are idle, answers the requests that arrive within 1 s on
 // those that are open, waits up to grace for the answers, and returns nil.
-// When grace is over it cuts off what is left and returns an error that
-// wraps [ErrStopTimeout].
+// When grace is over it cuts off the remaining connections and returns an
+// error that wraps [ErrStopTimeout].
 //
 // Handlers do not learn from Serve that ctx has ended: one that may wait for long, such as
 // a long poll, must watch for it. A hijacked connection is no longer
@@ -44,7 +44,7 @@ func Serve(ctx context.Context, app *fiber.App, ln net.Listener, grace time.Dura
 		_ = l.Close() // Serve failed: that error matters more
 		now, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		cancel()
-		_ = app.ShutdownWithContext(now) // which runs the hooks, and waits for nothing
+		_ = app.ShutdownWithContext(now) // which runs the hooks, and does not wait
 		return err
 	case <-ctx.Done():
 	}
@@ -54,7 +54,7 @@ func Serve(ctx context.Context, app *fiber.App, ln net.Listener, grace time.Dura
 	defer cancel()
 	// When ctx ends very early, fasthttp does not know its listener yet and
 	// Shutdown does nothing (docs/upstream/0023). The second one, after Serve has returned, waits
-	// for what was accepted meanwhile.
+	// for the connections that were accepted meanwhile.
 	err := app.ShutdownWithContext(patience)
 	_ = l.Close() // it may be closed already
 	serveErr := <-served
@@ -93,7 +93,7 @@ func (c *connections) track(conn net.Conn, state fasthttp.ConnState) {
 	}
 }
 
-// takers are what [TakeOver] gives connections to, by connection, until it has.
+// takers are the functions that take over connections from [TakeOver], by connection, until then.
 var takers sync.Map
 
 // TakeOver gives a request's connection to take after the handler, without a response. It calls take even
@@ -105,8 +105,8 @@ func TakeOver(c *fiber.Ctx, take func(net.Conn)) {
 	ctx.Hijack(func(conn net.Conn) { take(Unwrap(conn)) })
 }
 
-// hurry ends the wait for what clients are still sending. A connection whose
-// request is being answered is not read from, so it does not notice.
+// hurry ends the wait for requests that clients are still sending. A connection
+// whose request is being answered is not read from, so it is not affected.
 func (c *connections) hurry() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,7 +125,7 @@ func (c *connections) cut() {
 }
 
 // Send answers with a body, which takes of its client's memory, in place of the request, until all of it was written to
-// the connection, or that has gone. Then it calls done, once, unless that is nil. The error is [ErrNoMemory]: done is
+// the connection, or that is closed. Then it calls done, once, unless that is nil. The error is [ErrNoMemory]: done is
 // not called then.
 func Send(c *fiber.Ctx, body []byte, done func()) error {
 	b := StreamedBody(c)
@@ -155,7 +155,7 @@ type sent struct {
 	done func()
 }
 
-// Close is called by fasthttp after the last byte, and when there is none to write any more.
+// Close is called by fasthttp after the last byte, and when no more can be written.
 func (s *sent) Close() error {
 	s.done()
 	return nil

@@ -10,8 +10,8 @@ import (
 	"rejoin/shared/tracing"
 )
 
-// trace begins the span of a request, and returns what ends it. A stream that outlives its
-// request is not part of it.
+// trace begins the span of a request, and returns the function that ends it. A stream that
+// outlives its request is not part of it.
 func (cfg Config) trace(c *fiber.Ctx, method string) (end func()) {
 	if !cfg.Traces.On() {
 		return func() {}

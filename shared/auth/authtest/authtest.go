@@ -1,4 +1,4 @@
-// Package authtest makes tokens for the tests of what has access control.
+// Package authtest makes tokens for tests with access control.
 package authtest
 
 import (
@@ -27,7 +27,7 @@ func Config(t testing.TB) auth.Config {
 	return auth.Config{Auth: auth.ModeJWT, SecretFile: path, Audience: Audience}
 }
 
-// Token returns a token that is good for an hour, and what change makes of it.
+// Token returns a token that is good for an hour, after change has changed it.
 func Token(t testing.TB, subject string, change func(*auth.Token)) string {
 	t.Helper()
 	now := time.Now()

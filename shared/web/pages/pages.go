@@ -1,5 +1,5 @@
-// Package pages is what the pages that services serve to people have in common: a style
-// sheet, a script, and how their files are served.
+// Package pages is the common part of the web pages that services serve: a style
+// sheet, a script, and the routes of their files.
 package pages
 
 import (
@@ -12,14 +12,14 @@ import (
 	"rejoin/shared/web"
 )
 
-// base is what lies beside the files of every page.
+// base has the files that all pages share.
 //
 //go:embed base.css base.js
 var base embed.FS
 
 // ContentSecurityPolicy is the Content-Security-Policy header of every file. It allows
-// nothing inline and nothing from another origin; the pages show what was written by
-// others, and this is the second line of defence behind never building HTML from it.
+// nothing inline and nothing from another origin; the pages show text of other
+// authors, and this is the second line of defence after never building HTML from it.
 const ContentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
 // mediaTypes are those of the files, by the ends of their names.

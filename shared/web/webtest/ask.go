@@ -20,7 +20,7 @@ type Answer struct {
 	Text   string
 }
 
-// client keeps no connections, so that none is left when a test ends, and follows no redirects.
+// client keeps no connections, so that a test leaks none, and follows no redirects.
 var client = &http.Client{
 	Transport:     &http.Transport{DisableKeepAlives: true},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

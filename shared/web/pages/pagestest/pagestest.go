@@ -25,8 +25,8 @@ var (
 	lookedUp  = regexp.MustCompile(`\$\('([^']*)'\)`)
 )
 
-// bad is what the policy does not allow, so that it would silently do nothing in a
-// browser, what fetches from elsewhere, and what builds HTML.
+// bad has the texts of code that the policy does not allow, so that it would silently do nothing
+// in a browser, that fetches from elsewhere, and that builds HTML.
 var bad = map[string][]string{
 	"text/html; charset=utf-8": {`<style`, ` style=`, `<script>`, ` onclick=`, ` onload=`, `javascript:`, `"http://`, `"https://`},
 	"text/javascript; charset=utf-8": {
@@ -35,8 +35,8 @@ var bad = map[string][]string{
 	"text/css; charset=utf-8": {"@import", "url("},
 }
 
-// Check reports what would not work of a page in a browser, and returns its files by their
-// paths. others are paths that are served by somebody else.
+// Check reports the parts of a page that would not work in a browser, and returns its files by
+// their paths. others are paths that other services serve.
 func Check(t *testing.T, routes []web.Route, others ...string) (files map[string]string) {
 	t.Helper()
 	app := fiber.New()
