@@ -30,7 +30,7 @@ const (
 	maxRSABits = 8192
 )
 
-// one returns a finder of a single key, whatever the token's key ID.
+// one returns a finder of a single key, which ignores the token's key ID.
 func one(key any) finder {
 	return func(context.Context, string, string) (any, error) { return key, nil }
 }

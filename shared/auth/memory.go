@@ -18,8 +18,8 @@ const (
 
 // memory remembers tokens that were found good, since a publisher sends the same one with
 // every message, and checking a signature takes 10 µs with HS256 and 50 to 110 µs with the
-// other algorithms. It holds no token, only hashes. Only valid tokens are entered, so nobody without
-// one can evict others. It is safe for concurrent use.
+// other algorithms. It holds no token, only hashes. Only valid tokens are entered, so a client
+// without one cannot evict others. It is safe for concurrent use.
 type memory struct {
 	*lru.Cache[[sha256.Size]byte, remembered]
 }

@@ -115,7 +115,7 @@ func (v *Verifier) Verify(ctx context.Context, token string) (Grants, error) {
 	return grants, err
 }
 
-// outside reports whether a rune is none of base64url's and no dot.
+// outside reports whether a rune is neither of base64url nor a dot.
 func outside(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
 }

@@ -103,7 +103,7 @@ func summary(line answerLine, verdicts []verdict, next int) error {
 // errCut is returned when an answer ends inside a line.
 var errCut = errors.New("the answer ends inside a line")
 
-// wholeLines splits at line ends. A line that has none may have been cut and does
+// wholeLines splits at line ends. A line without an end may have been cut and does
 // not count.
 func wholeLines(data []byte, atEOF bool) (advance int, token []byte, err error) {
 	if i := bytes.IndexByte(data, '\n'); i >= 0 {

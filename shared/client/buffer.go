@@ -7,7 +7,7 @@ import (
 )
 
 // buffer counts messages and their bytes, and makes publishers wait while there is
-// no room. They get room in the order in which they came, so that a large message
+// no room. They get room in the order of their calls, so that a large message
 // is not overtaken without end by small ones.
 type buffer struct {
 	size            int64 // in bytes

@@ -65,9 +65,9 @@ type Error struct {
 	// Code is the problem's stable name, as "session_closed". It is empty when
 	// the answer was not a Rejoin server's.
 	Code string
-	// Detail says more, for people; it may be empty.
+	// Detail is an explanation for people; it may be empty.
 	Detail string
-	// RetryAfter is the server's wish for the next attempt, or 0.
+	// RetryAfter is the server's Retry-After, or 0.
 	RetryAfter time.Duration
 }
 
@@ -90,7 +90,7 @@ var (
 	// errSilent ends a request whose server has sent nothing for too long.
 	errSilent = errors.New("the server was silent for too long")
 
-	// errEnded is returned when an event stream ended and may be asked for again.
+	// errEnded is returned when an event stream ended and may be requested again.
 	errEnded = errors.New("the connection has ended")
 
 	// errUnavailable is returned when an event stream ended before it began, as that of an

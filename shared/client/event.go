@@ -36,7 +36,7 @@ type Event struct {
 	ID string
 	// Stream is the stream that a message was published to.
 	Stream string
-	// Type is a message's SSE event type, "message" when its publisher gave none.
+	// Type is a message's SSE event type, "message" when its publisher gave no type.
 	Type string
 	// Time is when a message was stored. It is zero on a single stream, unless
 	// [SubscriberConfig.Times] asks for it.

@@ -19,7 +19,7 @@ type Message struct {
 	// message. It is stored as it is, but for line ends between its tokens, which become spaces.
 	Data []byte
 	// Type is the SSE event type: up to 128 bytes of UTF-8 without control
-	// characters or white space at either end, and none of Rejoin's own. Empty: "message".
+	// characters or white space at either end, and not one of Rejoin's own. Empty: "message".
 	Type string
 	// Key is the idempotency key, 1 to 256 visible ASCII characters or spaces: two
 	// messages of a stream that have the same one within two minutes are stored
@@ -78,7 +78,7 @@ type Stored struct {
 	Duplicate bool
 }
 
-// Result is the outcome of a message, as soon as there is one. It is safe for
+// Result gets the outcome of a message. It is safe for
 // concurrent use.
 type Result struct {
 	done   chan struct{}

@@ -32,7 +32,7 @@ func (p *Publisher) post(to address, batch []*entry, verdicts []verdict) error {
 	g.expect(p.cfg.AnswerTimeout)
 
 	// Without a connection nothing can have arrived. With one, anything can. A transport that does not report
-	// connections, as that of js/wasm, may have sent what it has read.
+	// connections, as that of js/wasm, may have sent the bytes that it has read.
 	var reported, connected, read atomic.Bool
 	ctx := httptrace.WithClientTrace(g.ctx, &httptrace.ClientTrace{
 		GetConn: func(string) { reported.Store(true) },
@@ -141,7 +141,7 @@ func rejected(problem *Error, another bool, verdicts []verdict) error {
 		problem.Status == http.StatusTooManyRequests, problem.Status == http.StatusTooEarly:
 		all(verdicts, untried, problem)
 	default:
-		// A proxy's 202, 303, 502 or 504, say: the request may have got to the server.
+		// A proxy's 202, 303, 502 or 504, for example: the request may have reached the server.
 		all(verdicts, unknown, problem)
 	}
 	return problem

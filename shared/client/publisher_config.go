@@ -23,13 +23,13 @@ const (
 	DefaultRepeatWithin = 110 * time.Second
 )
 
-// PublisherConfig says where and how to publish. URL is needed; for all else the
+// PublisherConfig configures a [Publisher]. URL is needed; for all else the
 // zero value means the default.
 type PublisherConfig struct {
 	// URL is the URL of ingest, as "https://rejoin.example". It may have a path.
 	URL string
 
-	// Token is asked for a token before every request. Default: none is sent.
+	// Token returns a token before every request. Default: no token is sent.
 	Token TokenFunc
 
 	// HTTPClient sends the requests. Without HTTP2.SendPingTimeout it uses a dead

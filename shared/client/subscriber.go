@@ -95,7 +95,7 @@ func (s *Subscriber) run(ctx context.Context, yield func(Event) bool) error {
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case errors.Is(err, errNoToken): // whatever the token function met
+		case errors.Is(err, errNoToken): // any error of the token function
 		case errors.Is(err, ErrProtocol), isRefusal && !passing(refused.Status):
 			return err
 		}

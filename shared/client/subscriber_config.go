@@ -72,7 +72,7 @@ type SubscriberConfig struct {
 	Last int
 
 	// Methods leaves out all messages but those that have one of these JSON-RPC methods,
-	// at most 32; "notifications/*" is every one that begins so. Responses have none.
+	// at most 32; "notifications/*" is every one that begins so. Responses have no method.
 	// Default: all messages.
 	Methods []string
 
@@ -90,7 +90,7 @@ type SubscriberConfig struct {
 	// one that has missed events after it was disconnected. Default: false.
 	Cursors bool
 
-	// Token is asked for a token before every connection. Default: none is sent.
+	// Token returns a token before every connection. Default: no token is sent.
 	Token TokenFunc
 
 	// HTTPClient sends the requests. A Timeout of it would bound how long a

@@ -34,7 +34,7 @@ func openAdmin(cfg Config, env Env) (addr net.Addr, run func(context.Context) er
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "ok\n") // the client is gone
+		_, _ = io.WriteString(w, "ok\n") // fails when the client has disconnected
 	})
 	mux.HandleFunc("GET /readyz", env.Health.serveReady)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(env.Metrics, promhttp.HandlerOpts{}))
@@ -50,7 +50,7 @@ func openAdmin(cfg Config, env Env) (addr net.Addr, run func(context.Context) er
 		Handler:           checkHost(cfg, mux),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      5 * time.Minute, // a profile takes as long as it is asked to
+		WriteTimeout:      5 * time.Minute, // the request sets the time of a profile
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(env.Log.Handler(), slog.LevelWarn),

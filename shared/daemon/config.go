@@ -121,7 +121,7 @@ func (c *Config) Logger(w io.Writer) *slog.Logger {
 }
 
 // IsTerminal reports whether a reader or writer is a terminal, for which it takes any
-// character device. The only other one that streams are usually sent to or come from is
+// character device. The only other one that programs usually write to or read from is
 // /dev/null, where no format matters and no terminal answers.
 func IsTerminal(stream any) bool {
 	f, ok := stream.(*os.File)

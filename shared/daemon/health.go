@@ -91,7 +91,7 @@ func (h *Health) serveReady(w http.ResponseWriter, _ *http.Request) {
 	if !r.Ready {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	_ = json.NewEncoder(w).Encode(r) // the client is gone
+	_ = json.NewEncoder(w).Encode(r) // fails when the client has disconnected
 }
 
 // healthcheckTimeout bounds the question whether a program is ready.

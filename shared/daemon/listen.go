@@ -10,7 +10,7 @@ import (
 
 // Listen opens a TCP listener on addr, host:port; port 0 takes any free
 // port. An error is one sentence for the user that names flag, the
-// command-line flag addr came from, such as "--edge-addr".
+// command-line flag that set addr, such as "--edge-addr".
 func Listen(addr, flag string) (net.Listener, error) {
 	return ListenWith(net.ListenConfig{}, addr, flag)
 }

@@ -21,9 +21,9 @@ type Actor struct {
 }
 
 // Run serves the admin port, unless cfg.AdminAddr is empty, and runs the actors, each in a
-// goroutine of its own with a context of its own, until ctx ends or one of them returns. What an
-// actor needs to be reachable, such as its listener, should be open already: no actor waits for
-// another one to start.
+// goroutine of its own with a context of its own, until ctx ends or one of them returns. The
+// resources that make an actor reachable, such as its listener, should be open already: no actor
+// waits for another one to start.
 //
 // The stop begins with env.Health.Drain. Then Run cancels the context of the last actor, waits until
 // that one has returned, and continues with the one before it; the admin port stops last. So an

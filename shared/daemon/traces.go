@@ -29,7 +29,7 @@ const flushTimeout = 3 * time.Second
 // OTEL_SDK_DISABLED is true or the exporter none. The other variables are those of
 // OpenTelemetry's SDK: for the sampler, the batches, the exporter, and the resource.
 //
-// Trouble with traces is logged and ends nothing. Only this package links the
+// An error of traces is logged, and the program continues. Only this package links the
 // exporters: package tracing, which other programs import with package mcpstore, needs
 // OpenTelemetry's API alone.
 func openTraces(program string, log *slog.Logger) (traces *tracing.Traces, closeTraces func()) {

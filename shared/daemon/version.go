@@ -11,7 +11,7 @@ import (
 //
 //	-ldflags "-X rejoin/shared/daemon.Version=v1.2.3"
 //
-// Otherwise the version comes from the build information of the binary.
+// Otherwise the version is from the build information of the binary.
 var Version string
 
 // versionLine returns the line of --version: program, version, Go version and

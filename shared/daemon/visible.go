@@ -7,7 +7,7 @@ import (
 )
 
 // Escape returns text without the control characters that JSON and slog's handlers let through,
-// and that a terminal may obey: DEL and C1, from U+0080 to U+009F. In JSON such characters stand
+// and that a terminal may obey: DEL and C1, from U+0080 to U+009F. In JSON such characters are
 // in strings only.
 func Escape(text []byte) []byte {
 	controls := func(r rune) bool { return r >= 0x7f && r <= 0x9f }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Bytes is a size in bytes; some flags take -1 where there is no limit.
+// Bytes is a size in bytes; some flags take -1 for no limit.
 type Bytes int64
 
 // units are powers of 1000, and with an i of 1024.

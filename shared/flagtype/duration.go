@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Duration is a duration, or -1 where there is no limit. It is in nanoseconds.
+// Duration is a duration, or -1 for no limit. It is in nanoseconds.
 type Duration time.Duration
 
 // UnmarshalText reads the syntax of [ParseDuration], and -1.
@@ -28,7 +28,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // ParseDuration is [time.ParseDuration], which also reads whole days: "7d".
 func ParseDuration(text string) (time.Duration, error) {
 	if days, ok := strings.CutSuffix(text, "d"); ok {
-		const most = 100 * 365 // of what a duration holds
+		const most = 100 * 365 // a duration holds more
 		if n, err := strconv.Atoi(days); err == nil && n >= 0 && n <= most {
 			return time.Duration(n) * 24 * time.Hour, nil
 		}

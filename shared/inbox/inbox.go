@@ -13,7 +13,7 @@ import (
 func Prefix(name string) string { return "_INBOX_" + event.Token(name) }
 
 // Is reports whether the reply subject of a request is an inbox: one of a service's, of any
-// other NATS client's, or the one that NATS puts in the place of an inbox of another account
+// other NATS client's, or the one by which NATS replaces an inbox of another account
 // (a service import). A service that answers requests must check, since NATS lets a request name
 // any subject: an answer to a subject of the log would be stored there, with the rights of that
 // service.

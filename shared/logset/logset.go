@@ -1,6 +1,6 @@
 // Package logset is the request that changes the limits of the log, one partition
-// at a time, and its answer. "rejoin log set" asks, and the janitor that acts for the partition does it:
-// it alone writes the partitions' configuration, where the generations are too.
+// at a time, and its answer. "rejoin log set" sends it, and the janitor that acts for the partition makes
+// the change: it alone writes the partitions' configuration, where the generations are too.
 package logset
 
 import (
@@ -33,7 +33,7 @@ var (
 )
 
 // Request asks for the limits of one partition. From partition 0 on the new settings
-// are those of the log, so it comes last, as [eventlog.Log.SetLimits] says.
+// are those of the log, so it is the last, as for [eventlog.Log.SetLimits].
 type Request struct {
 	Partition int
 	// From are the log's settings as the caller has seen them: another change in

@@ -179,7 +179,7 @@ func Parse(body []byte) (r Request, err error) {
 		return r, invalid(MetaLogLevel + " is not a level.")
 	}
 	if string(r.Meta["progressToken"]) == "null" {
-		delete(r.Meta, "progressToken") // none, as SDKs write it
+		delete(r.Meta, "progressToken") // SDKs write null for no token
 	}
 	if !isToken(r.Meta["progressToken"]) {
 		return r, invalid("progressToken must be a string or a number of at most 1 KiB.")

@@ -109,13 +109,13 @@ func (r Request) Content() string {
 	delete(params, "_meta")
 	delete(params, "inputResponses")
 	delete(params, "requestState")
-	b, _ := json.Marshal([]any{r.Method, params}) // what was read can be written
+	b, _ := json.Marshal([]any{r.Method, params}) // never fails for values that were read from JSON
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:16])
 }
 
 // Renamed returns a message to a client for another request of the same content: a response has its
-// ID, and a progress notification its token; nil where it has none.
+// ID, and a progress notification its token; nil when the request has no token.
 func (r Request) Renamed(message []byte) []byte {
 	var m, params map[string]json.RawMessage
 	if rpc.Unmarshal(message, &m) != nil {

@@ -95,8 +95,8 @@ func (s *Store) knows(ctx context.Context, st *stream, life string) (bool, error
 	return st.writer != "", nil
 }
 
-// unknownIndex is where a stream continues when the number of its events is unknown:
-// no client has an index there.
+// unknownIndex is the index at which a stream continues when the number of its events is unknown:
+// no client has so high an index.
 const unknownIndex = 1 << 30
 
 // load reads the last index of a stream in a life of its session before the store writes to

@@ -19,13 +19,13 @@ type Pool struct {
 	used    int64
 	held    map[string]int64         // by client
 	waiting map[string]*list.Element // by client, in turns
-	turns   list.List                // of *queue, none of whose first waiters can take now
+	turns   list.List                // of *queue, whose first waiters cannot take now
 }
 
 // queue are the waiters of a client.
 type queue struct {
 	client  string
-	waiters list.List // of *waiter, in the order in which they came; never empty
+	waiters list.List // of *waiter, in the order of their calls; never empty
 }
 
 // waiter waits for n.
@@ -49,7 +49,7 @@ func (p *Pool) Each(most int64) {
 	}
 }
 
-// Capacity returns how much there is in all; 0 when the Pool is nil.
+// Capacity returns the capacity; 0 when the Pool is nil.
 func (p *Pool) Capacity() int64 {
 	if p == nil {
 		return 0
@@ -84,8 +84,8 @@ func (p *Pool) Take(client string, n int64) bool {
 }
 
 // Wait takes n for a client as soon as that is possible, and returns ctx's error when ctx ends
-// before. Clients take turns, and those that wait for one client take in the order in which they came. A
-// client that may not take yet, since it has its share, holds up no other. More than there is in all is
+// before. Clients take turns, and the waiters of one client take in the order of their calls. A
+// client that may not take yet, since it has its share, holds up no other. More than the capacity is
 // never possible.
 func (p *Pool) Wait(ctx context.Context, client string, n int64) error {
 	if p == nil {
@@ -157,7 +157,7 @@ func Within(capacity, used, held, n int64) bool {
 	return used+n <= capacity-capacity/4 || held+n <= share(capacity)
 }
 
-// take is [Pool.Take] for a caller who holds the lock.
+// take is [Pool.Take]. The caller holds the lock.
 func (p *Pool) take(client string, n int64) bool {
 	if n > 0 && (p.used+n > p.capacity || client != "" && !p.within(p.held[client], n)) {
 		return false

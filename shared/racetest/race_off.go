@@ -1,6 +1,6 @@
 //go:build !race
 
-// Package racetest tells tests how much slower they are with the race detector, so that they do less.
+// Package racetest has the factor by which the race detector slows tests, so that they do less.
 package racetest
 
 // Slowdown is 1 without the race detector.

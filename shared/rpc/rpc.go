@@ -52,8 +52,8 @@ type Action string
 
 const (
 	// Open makes a session: Ask.Data is the initialize request. The answer has its
-	// response; status 200 means that the session is there, in the registry too, unless
-	// the response is an error. With an Ask.Stream, the response is there as well.
+	// response; status 200 means that the session exists, in the registry too, unless
+	// the response is an error. With an Ask.Stream, that stream has the response as well.
 	Open Action = "open"
 	// Post carries the body of a client's POST. The answer is 202 as soon as the upstream
 	// has taken it, or might take long to confirm that.
@@ -107,7 +107,7 @@ type Ask struct {
 
 // Answer is a bridge's immediate answer to an [Ask].
 type Answer struct {
-	// Status is an HTTP status: 200, 202 or 204 as [Action] says; 404 when the session
+	// Status is an HTTP status: 200, 202 or 204 as for [Action]; 404 when the session
 	// has ended, also upstream, or as the answer to a [Request]; else the reason why the
 	// upstream, or the bridge, took nothing.
 	Status int `json:"status"`
@@ -116,7 +116,7 @@ type Answer struct {
 	NotTaken bool `json:"notTaken,omitempty"`
 	// Header is the upstream's, of [AnswerHeaders] alone.
 	Header http.Header `json:"header,omitempty"`
-	// Data is a JSON-RPC response: to initialize, or an error. Empty means none.
+	// Data is a JSON-RPC response: to initialize, or an error. Empty means no response.
 	Data []byte `json:"-"`
 }
 
@@ -137,7 +137,7 @@ func (a Ask) subject() string {
 }
 
 // Do asks the bridge and waits for its answer until ctx ends. Errors wrap [ErrNobody],
-// [ErrAway], [ErrTooLarge], [ErrInvalid] or [ErrUnknown]; nothing is asked twice.
+// [ErrAway], [ErrTooLarge], [ErrInvalid] or [ErrUnknown]; the request is not repeated.
 func (a Ask) Do(ctx context.Context, nc *nats.Conn) (Answer, error) {
 	msg := encode(a.subject(), a, a.Data)
 	a.Trace.Set(msg.Header.Set)

@@ -21,7 +21,7 @@ var ErrID = errors.New("the request ID must be a string or a number of at most 1
 const uniqueBytes = 12
 
 // NewStream returns a name for the stream that gets the responses to requests with
-// these IDs, a number or string each, as in JSON; batch says that they came in an array.
+// these IDs, a number or string each, as in JSON; batch says that they were in an array.
 // The name holds the IDs, so that an edge can report their end to a client when all events of
 // the stream are deleted: <unique>-7, <unique>-"a" or <unique>-[7,"a"].
 //
@@ -46,7 +46,7 @@ func NewStream(ids []json.RawMessage, batch bool) (string, error) {
 	return stream, nil
 }
 
-// RequestIDs returns the IDs in a stream's name, and whether they came in an array.
+// RequestIDs returns the IDs in a stream's name, and whether they were in an array.
 // A name that is not from [NewStream] has no IDs.
 func RequestIDs(stream string) (ids []json.RawMessage, batch bool) {
 	if len(stream) <= uniqueBytes || stream[uniqueBytes] != '-' || strings.Contains(stream[:uniqueBytes], "-") {

@@ -44,7 +44,7 @@ func Serve[Q, A any](ctx context.Context, nc *nats.Conn, subject string, parse f
 				continue
 			}
 			if data, err := event.EncodeJSON(answer(q)); err == nil {
-				_ = msg.Respond(data) // what does not arrive is no answer either
+				_ = msg.Respond(data) // an error is like a lost answer
 			}
 		}
 	}
@@ -97,7 +97,7 @@ func AskUntil[A any](ctx context.Context, nc *nats.Conn, subject string, questio
 		switch err := json.Unmarshal(msg.Data, &a); {
 		case err != nil || from(a) == "":
 			nonsense = fmt.Errorf("%w: an answer makes no sense", ErrUnknown)
-		case !heard[from(a)]: // who reconnects has two connections for a moment
+		case !heard[from(a)]: // a reconnecting sender has two connections for a moment
 			heard[from(a)] = true
 			if answers = append(answers, a); !enough(answers) {
 				continue

@@ -11,9 +11,9 @@ import (
 // LimitsConfig are the flags of the services that open sessions.
 type LimitsConfig struct {
 	// MaxSessions is how many sessions there may be, open or closed, of this service and all
-	// others: the records of all lie in the memory of each service. MaxMetadataBytes bounds
+	// others: the records of all are in the memory of each service. MaxMetadataBytes bounds
 	// their metadata and members together, in bytes as stored, which are in the memory of
-	// janitors. Once three quarters of one of them are taken, an owner who has more than a
+	// janitors. Once three quarters of one of them are taken, an owner that has more than a
 	// quarter gets no new session; without access control a client address, as far as this
 	// service has opened sessions for it since its start. -1, and 0, which no flag gives: no limit.
 	// Default: 30,000 and 16 MiB.
@@ -44,8 +44,8 @@ const (
 	FullShare    = "share"
 )
 
-// FullError is returned when there are as many sessions, or as much metadata, as there may
-// be, or as one holder may have.
+// FullError is returned when the number of sessions, or the size of their metadata, has reached
+// the limit, or the share of one holder.
 type FullError struct {
 	Reason string
 	flag   string // the limit

@@ -75,7 +75,7 @@ func (r *Record) read() {
 	r.metadataBytes = len(r.Metadata) + MembersBytes(r.Members)
 }
 
-// MembersBytes returns how many bytes members take as JSON; 0 when there are none.
+// MembersBytes returns how many bytes members take as JSON; 0 without members.
 func MembersBytes(members []string) int {
 	if len(members) == 0 {
 		return 0

@@ -477,7 +477,7 @@ func (r *Registry) change(ctx context.Context, name string, edit func(Record) (R
 
 // End ends a session, or one stream of it when stream is not empty, and clears it too
 // when alsoClear is set. When it returns no error no ingest stores anything more in it. It is
-// safe to repeat, and finishes an end that another process began. Errors wrap [ErrNotFound],
+// safe to repeat, and completes an end that another process began. Errors wrap [ErrNotFound],
 // [ErrUnavailable], or those of [eventlog.Log.EndSession].
 func (r *Registry) End(ctx context.Context, name, stream string, alsoClear bool) error {
 	rec, err := r.Get(ctx, name)

@@ -19,7 +19,7 @@ type Event struct {
 	ID string
 	// HasID says whether the block itself set the ID.
 	HasID bool
-	// Type is the event type; "message" when the block names none.
+	// Type is the event type; "message" when the block has no type.
 	Type string
 	// Data is the joined data lines.
 	Data []byte
@@ -52,7 +52,7 @@ func (d *Decoder) LastID() string { return d.lastID }
 func (d *Decoder) Retry() time.Duration { return d.retry }
 
 // Next returns the next dispatched event. At the end of the stream it returns
-// [io.EOF]; an unfinished block is dropped, as the standard says.
+// [io.EOF]; an unfinished block is dropped, as the standard requires.
 func (d *Decoder) Next() (Event, error) {
 	event := Event{}
 	var data []byte

@@ -9,11 +9,11 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// Traces takes spans. A nil one is off: it takes none, and costs nothing. It is safe for
+// Traces takes spans. A nil one is off: it takes no spans, and costs nothing. It is safe for
 // concurrent use.
 type Traces struct{ tracer trace.Tracer }
 
-// New returns the Traces of a provider, which decides what is sampled.
+// New returns the Traces of a provider, which decides about sampling.
 func New(p trace.TracerProvider) *Traces { return &Traces{p.Tracer("rejoin")} }
 
 // On reports whether there may be spans.
@@ -28,7 +28,7 @@ func (t *Traces) Start(ctx context.Context, name string, kind trace.SpanKind, op
 	return t.tracer.Start(ctx, name, append(opts, trace.WithSpanKind(kind))...)
 }
 
-// Continue is Start for a span that is a child of c's, which came in a header.
+// Continue is Start for a span that is a child of c's, which is from a header.
 func (t *Traces) Continue(ctx context.Context, c Context, name string, kind trace.SpanKind) (context.Context, trace.Span) {
 	if t == nil {
 		return ctx, unseen

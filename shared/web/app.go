@@ -202,7 +202,7 @@ func guarded(c *fiber.Ctx) (err error) {
 //
 //   - those of which they may see different ends, so that one hides in another's body (RFC 9112,
 //     section 11.2): with more than one Content-Length or Transfer-Encoding, with both, with a
-//     coding besides chunked, or with any in HTTP/1.0, which has none (section 6.1);
+//     coding besides chunked, or with any in HTTP/1.0, which has no codings (section 6.1);
 //   - those with more than one Host, of which each may take another, or of HTTP/1.1 without a Host
 //     (section 3.2);
 //   - those with a CR that ends no line, which some take for the end of one (section 2.2).
@@ -234,7 +234,7 @@ func headProblem(h *fasthttp.RequestHeader) error {
 	return nil
 }
 
-// bareCR reports whether there is a CR without an LF after it.
+// bareCR reports whether text has a CR without an LF after it.
 func bareCR(text []byte) bool {
 	return bytes.Count(text, []byte("\r")) != bytes.Count(text, []byte("\r\n"))
 }

@@ -154,7 +154,7 @@ func (a *lateAnswer) Close() error {
 
 // close has linger close the connection after the response.
 func (b *Body) close() {
-	b.ctx.Request.Header.SetProtocol("HTTP/1.1") // else fasthttp says keep-alive to a client of HTTP/1.0
+	b.ctx.Request.Header.SetProtocol("HTTP/1.1") // else fasthttp sends keep-alive to a client of HTTP/1.0
 	b.ctx.Response.Header.Set(fiber.HeaderConnection, closes)
 	b.ctx.Hijack(linger)
 }
@@ -214,7 +214,7 @@ func (b *Body) Held() *quota.Part {
 // ErrNoMemory is returned when a body cannot be read or answered for want of memory.
 var ErrNoMemory = New(CodeUnavailable, "The service holds as much for its clients, or for this one, as it may.")
 
-// Empty reports whether there is no body.
+// Empty reports whether the request has no body.
 func (b *Body) Empty() bool { return b.stream == nil }
 
 // Limited reads the whole body. A body of more than limit bytes is a [*Problem] with

@@ -39,7 +39,7 @@ func Listen(env daemon.Env, addr, flag string, bounds Bounds) (net.Listener, err
 	host, port, err := net.SplitHostPort(addr)
 	if err == nil && port != "0" && canShare {
 		// Sockets that share their address do not notice that another program of the
-		// same user shares it too: only one that does not can tell.
+		// same user shares it too: only a socket that does not share it fails then.
 		alone, err := daemon.Listen(addr, flag)
 		if err != nil {
 			return nil, err

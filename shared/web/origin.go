@@ -46,7 +46,7 @@ func (a *Access) originCheck(origins ...string) fiber.Handler {
 }
 
 // CrossOrigin reports whether a request comes from a page of an origin that is neither the
-// service's own nor listed. Requests of other programs come from no page.
+// service's own nor listed. Requests of other programs are of no page.
 //
 // Sec-Fetch-Site decides where it is given: no page can set it, and a browser sets "same-origin"
 // by its own address bar, even when the proxies in front change Host and the scheme. Browsers
@@ -65,7 +65,7 @@ func (a *Access) CrossOrigin(c *fiber.Ctx) bool {
 			return false
 		}
 	}
-	site := h.PeekAll(headerFetchSite) // which overwrites what given refers to
+	site := h.PeekAll(headerFetchSite) // which overwrites the values of given
 	switch {
 	case pages > 1 || len(site) > 1:
 		return true

@@ -35,9 +35,9 @@ type Route struct {
 }
 
 // Mount adds routes to app. Routes of several services may share a path, as
-// long as their methods differ; 405 and Allow look at all that are mounted.
+// long as their methods differ; 405 and Allow consider all mounted routes.
 // A GET also serves HEAD, unless it is NoHead. Mount panics when a route is
-// mounted twice or its method is none of those that a Route may have. It
+// mounted twice or its method is not one that a Route may have. It
 // must not be called once app serves.
 func Mount(app *fiber.App, routes ...Route) {
 	mounted := make(map[string]bool)
