@@ -103,7 +103,7 @@ func sign(t testing.TB, method jwt.SigningMethod, key any, c jwt.Claims, header 
 	return must.Value(token.SignedString(key))(t)
 }
 
-// raw makes a token of a header and a payload as they stand, signed with the secret.
+// raw makes a token of an unchanged header and payload, signed with the secret.
 func raw(t testing.TB, header, payload string) string {
 	t.Helper()
 	text := base64.RawURLEncoding.EncodeToString([]byte(header)) + "." + base64.RawURLEncoding.EncodeToString([]byte(payload))
@@ -221,7 +221,7 @@ func TestVerify_RefusalReasons(t *testing.T) {
 	}
 }
 
-// The public key is known to everybody. Who uses its text as a secret must not get in.
+// The public key is no secret. A token that is signed with its text as a secret must be refused.
 func TestKeys_PublicKeyAsSecret(t *testing.T) {
 	ring := newKeyring(t)
 	for name, key := range map[string]any{"RSA": ring.rsa.Public(), "P-256": ring.ec.Public(), "Ed25519": ring.ed.Public()} {
@@ -312,7 +312,7 @@ func TestKeys_InvalidFile(t *testing.T) {
 func TestConfig_Invalid(t *testing.T) {
 	for name, tt := range map[string]struct {
 		cfg  Config
-		want string // what the sentence holds; empty: no error
+		want string // a part of the sentence; empty: no error
 	}{
 		"nothing":                         {Config{}, ""},
 		"none":                            {Config{Auth: ModeNone, Insecure: true}, ""},
@@ -469,7 +469,7 @@ func TestSign_Verifies(t *testing.T) {
 	}
 }
 
-// Whatever a token holds, it is refused or makes sense.
+// A token with any content is refused or makes sense.
 func FuzzTokens(f *testing.F) {
 	v := verifier(f, Config{SecretFile: write(f, []byte(secret))})
 	payload, _ := json.Marshal(good())
@@ -502,7 +502,7 @@ func FuzzTokens(f *testing.F) {
 	})
 }
 
-// A pattern matches what it says, and one that is refused would have matched nothing.
+// A pattern matches the names that it describes, and a refused one would have matched no name.
 func FuzzPatterns(f *testing.F) {
 	f.Add("*", "a")
 	f.Add("a*", "ab")

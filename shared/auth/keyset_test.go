@@ -20,7 +20,7 @@ import (
 	"rejoin/shared/must"
 )
 
-// issuer serves a key set, as who signs tokens does.
+// issuer serves a key set, as a signer of tokens does.
 type issuer struct {
 	*httptest.Server
 	answer  atomic.Pointer[http.HandlerFunc]
@@ -76,7 +76,7 @@ func setVerifier(t *testing.T, url string) (*Verifier, *moving) {
 }
 
 // A session belongs to a subject. Where a set holds keys of several issuers, alice of one must
-// not get what is alice's of the other.
+// not get the sessions of alice of the other.
 func TestAttackSubjectOfAnotherIssuer(t *testing.T) {
 	is, ring, other := newIssuer(t), newKeyring(t), newKeyring(t)
 	is.serve(ring.edJWK("ours"), other.edJWK("theirs"))
@@ -103,7 +103,7 @@ func TestKeySet(t *testing.T) {
 	altered := func(k map[string]any, name string, value any) map[string]any { k[name] = value; return k }
 	is.serve(
 		ring.rsaJWK("r"), ring.ecJWK(t, "e"), ring.edJWK("d"), newKeyring(t).edJWK("d2"),
-		// What must not get in the way of the others, or be used.
+		// Keys that must not disable the others, or be used.
 		map[string]any{"kty": "oct", "kid": "o", "k": encoded([]byte(secret))}, map[string]any{"kty": "new"}, map[string]any{},
 		map[string]any{"kty": "new", "kid": 1}, altered(ring.rsaJWK("ops"), "key_ops", "verify"),
 		altered(ring.rsaJWK("enc"), "use", "enc"), altered(ring.rsaJWK("sign"), "key_ops", []string{"sign"}), altered(ring.rsaJWK("other"), "alg", "RS512"),
@@ -155,7 +155,7 @@ func TestParseKeySet_OneKey(t *testing.T) {
 		{"e", "BA", 0},           // 4
 		{"e", "AQAAAAAAAQAB", 0}, // more than 64 bits, of which the last are 65537
 		{"e", "AQAB==", 0},
-		// What is not used to check a signature does not matter.
+		// Members that do not serve to check a signature do not matter.
 		{"x5u", "http://127.0.0.1:1/certificates", 1},
 		{"x5c", []string{"AAAA"}, 1},
 		{"x5c", "AAAA", 1},
@@ -193,7 +193,7 @@ func TestKeySet_Rotation(t *testing.T) {
 	is.serve(after.edJWK("2"))
 	expect(older, nil, 2)
 	clock.pass(keySetAge)
-	expect(older, ErrUnknownKey, 3) // and one that is gone is forgotten
+	expect(older, ErrUnknownKey, 3) // and a removed one is forgotten
 	expect(newer, nil, 3)
 }
 
@@ -238,8 +238,8 @@ func TestKeySet_Unreachable(t *testing.T) {
 }
 
 // An issuer that withdraws its only key revokes it. Tokens are then refused as during an outage, and not as
-// invalid: if the set is empty by mistake, clients come back, and the keys are fetched again with the next
-// token. What is no key set, such as the page of a proxy, revokes nothing.
+// invalid: if the set is empty by mistake, clients try again, and the keys are fetched again with the next
+// token. Another document, such as the page of a proxy, revokes nothing.
 func TestKeySet_NoKeyLeft(t *testing.T) {
 	is, ring := newIssuer(t), newKeyring(t)
 	token := sign(t, jwt.SigningMethodEdDSA, ring.ed, with("exp", noon.Add(24*time.Hour).Unix()), "kid", "1")
@@ -302,7 +302,7 @@ func TestKeySet_OneFetch(t *testing.T) {
 	all.Wait()
 }
 
-// Whatever a set holds, its keys are of a known kind and strong enough, or left out.
+// The keys of any set are of a known kind and strong enough, or left out.
 func FuzzKeySets(f *testing.F) {
 	ring := newKeyring(f)
 	for _, key := range []map[string]any{ring.rsaJWK("r"), ring.edJWK("d"), {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"}, {"kty": "oct", "k": "AA"}} {

@@ -50,7 +50,7 @@ func TestCache_Expiry(t *testing.T) {
 	}
 }
 
-// A clock that jumps forward, or a machine that slept, leaves the monotonic clock behind: by that the token
+// After a clock that jumps forward, or a machine that slept, the monotonic clock lags: by that clock the token
 // was remembered a moment ago.
 func TestCache_ClockJumps(t *testing.T) {
 	m, now := newMemory(), time.Now()

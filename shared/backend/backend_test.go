@@ -50,8 +50,8 @@ func opening(ctx context.Context, url string, log *slog.Logger) <-chan error {
 	return opened
 }
 
-// A service that starts while NATS restarts neither gives up nor waits for answers
-// that will never come: JetStream's client would wait for those as long as ctx lasts. Found by the
+// A service that starts while NATS restarts neither gives up nor waits for lost
+// answers: JetStream's client would wait for those as long as ctx lasts. Found by the
 // property test of e2e.
 func TestCreate_NATSRestarts(t *testing.T) {
 	srv := natstest.StartParallel(t)
@@ -66,7 +66,7 @@ func TestCreate_NATSRestarts(t *testing.T) {
 	}
 }
 
-// A service that waits for NATS says so: without the metric an alert could not tell it from one that does not run.
+// A service that waits for NATS has the metric: without it an alert could not distinguish it from one that does not run.
 func TestMetrics_Connected(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	registry := prometheus.NewRegistry()
@@ -88,7 +88,7 @@ func TestMetrics_Connected(t *testing.T) {
 	wait("connected", 0)
 	srv.Start()
 	wait("connected", 1)
-	wait("reconnects_total", 1) // the first connection is none
+	wait("reconnects_total", 1) // the first connection does not count
 }
 
 // A log whose replicas need more servers than the cluster has is waited for.
@@ -104,7 +104,7 @@ func TestCreate_WaitsForEnoughServers(t *testing.T) {
 	}
 }
 
-// A log of another layout is no outage, and the error says what to do.
+// A log of another layout is no outage, and the error has the advice.
 func TestOpen_LogOfAnotherVersion(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	js := natstest.JetStream(t, srv.Connect(), jetstream.WithDefaultTimeout(waittest.Timeout))
@@ -153,7 +153,7 @@ func TestServe_LogIsConverted(t *testing.T) {
 	}
 }
 
-// A service that was told how to identify itself does not go on without.
+// A service with configured credentials does not continue without them.
 func TestConfig_InvalidSeed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "seed")
 	must.NoError(t, os.WriteFile(file, []byte("SUA"), 0o600))
@@ -192,8 +192,7 @@ func refusable(t *testing.T) (*natstest.Server, *guard) {
 	return natstest.StartConfig(t, file, func(o *server.Options) { o.CustomClientAuthentication = g }), g
 }
 
-// The client library gives up a connection that one server refuses twice, unless it is told
-// otherwise.
+// By default, the client library gives up a connection that one server refuses twice.
 func TestConnect_ServerRefusesForAWhile(t *testing.T) {
 	t.Parallel()
 	srv, g := refusable(t)

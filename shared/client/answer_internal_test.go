@@ -33,7 +33,7 @@ func answerOf(lines ...string) string {
 	return b.String()
 }
 
-// kinds reads an answer about n messages, none of which anything is known of.
+// kinds reads an answer about n messages with unknown outcomes.
 func kinds(r io.Reader, n int) ([]verdictKind, error) {
 	verdicts := make([]verdict, n)
 	all(verdicts, unknown, errEnded)
@@ -79,7 +79,7 @@ func TestAnswer_PartialAnswer(t *testing.T) {
 				t.Error(diff)
 			}
 			if _, stopped := errors.AsType[*Error](err); stopped {
-				err = nil // which the verdicts tell
+				err = nil // which the verdicts report
 			}
 			if !errors.Is(err, tt.err) {
 				t.Errorf("error is %v, want %v", err, tt.err)
@@ -89,7 +89,7 @@ func TestAnswer_PartialAnswer(t *testing.T) {
 }
 
 // FuzzAnswer reads any answer, whole and cut somewhere: it never panics, a cut
-// answer never tells of more than the whole one, and never anything else.
+// answer never reports more messages than the whole one, and never other verdicts.
 func FuzzAnswer(f *testing.F) {
 	f.Add(answerOf(lineStored, lineDuplicate, lineRefused, lineSummary), uint16(30))
 	f.Add(answerOf(lineUnknown, lineFull, lineStored)+fmt.Sprintf(lineStopped, 3), uint16(90))

@@ -20,7 +20,7 @@ const heartbeat = 15 * time.Second
 type fakeEdge struct {
 	mu      sync.Mutex
 	events  []edgeEvent // by sequence, from 1 on
-	removed uint64      // events up to it are gone
+	removed uint64      // events up to it are deleted
 	closed  bool
 	changed chan struct{} // closed and made again with every change
 	faults  []edgeFault   // of the next requests
@@ -31,18 +31,18 @@ type edgeEvent struct {
 	stream, typ, message string
 }
 
-// edgeHead is what a request asked for.
+// edgeHead is the head of a request.
 type edgeHead struct {
 	URI, LastEventID, Auth, Accept string
 }
 
-// edgeFault is what befalls a request. The zero value is none.
+// edgeFault is a fault of a request. The zero value is no fault.
 type edgeFault struct {
 	// Status refuses the request.
 	Status     int
 	Code       string
 	RetryAfter int
-	// Later tells the client to come back, as an edge in trouble does.
+	// Later makes the edge send only this retry time, in seconds, as an unavailable edge does.
 	Later int
 	// Raw is the whole answer, in place of an event stream's blocks.
 	Raw string
@@ -50,12 +50,12 @@ type edgeFault struct {
 	ContentType string
 	// Encoding is the answer's Content-Encoding.
 	Encoding string
-	// Forgets makes the edge send events again that are behind the cursor already.
+	// Forgets makes the edge send events again that are before the cursor already.
 	Forgets bool
 	// EndAfter and StallAfter end the answer, or make it silent, after so many
 	// events or a refusal; 0 means never.
 	EndAfter, StallAfter int
-	// Mute makes the edge say nothing at all, not even the head.
+	// Mute makes the edge send nothing at all, not even the head.
 	Mute bool
 }
 
@@ -219,7 +219,7 @@ func (a *edgeAnswer) run(r *http.Request) {
 	}
 }
 
-// step sends what there is and reports whether that was the end.
+// step sends the available events and reports whether that was the end.
 func (a *edgeAnswer) step() bool {
 	f := a.edge
 	for {

@@ -45,9 +45,9 @@ func TestEndpoint_TokenStaysAtItsOrigin(t *testing.T) {
 	}
 }
 
-// A token that is refused is asked for again, once, and another one is sent with the same body.
+// After a refused token the function is called again, once, and another token is sent with the same body.
 func TestEndpoint_TokenIsRefused(t *testing.T) {
-	for tokens, want := range map[string]string{ // that are had, and that are sent; - is none, and b is accepted
+	for tokens, want := range map[string]string{ // of the function, and of the requests; - is no token, and b is accepted
 		"ab": "ab", "aa": "a", "acb": "ac", "a-": "a-", "--": "-", "a": "a",
 	} {
 		left, sent := tokens, ""

@@ -44,7 +44,7 @@ func ExampleSubscriber() {
 	// the stream is closed
 }
 
-// A program that saves the cursor behind its work continues there in its next life.
+// A program that saves the cursor after its work resumes there after a restart.
 func ExampleSubscriber_Cursor() {
 	edge := &fakeEdge{closed: true}
 	edge.publish(counts(3)...)

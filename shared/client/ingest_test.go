@@ -15,7 +15,7 @@ import (
 	"rejoin/shared/event"
 )
 
-// dupWindow is how long a log knows a key.
+// dupWindow is how long a log recognizes a key.
 const dupWindow = 2 * time.Minute
 
 // fakeIngest is an ingest over a log in memory, with faults.
@@ -45,9 +45,9 @@ type seenRequest struct {
 	lines      int
 }
 
-// ingestFault is what befalls a request. The zero value is none.
+// ingestFault is a fault of a request. The zero value is no fault.
 type ingestFault struct {
-	// Status refuses the request before anything was tried.
+	// Status refuses the request before any message was tried.
 	Status     int
 	Code       string
 	RetryAfter int
@@ -56,7 +56,7 @@ type ingestFault struct {
 	// Lost answers Status or Garbage, or hangs up, but after everything was done.
 	Lost bool
 	// StopAt ends the work at this message (counted from 1) with the code StopCode:
-	// the message's own, or, when Untried, one of it and all behind it.
+	// the message's own, or, when Untried, one of it and all after it.
 	StopAt   int
 	StopCode string
 	Untried  bool
@@ -117,7 +117,7 @@ func (f *fakeIngest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// work stores messages and writes the answer. It continues when its client is gone.
+// work stores messages and writes the answer. It continues when its client has disconnected.
 func (f *fakeIngest) work(w io.Writer, path string, lines [][]byte, fault ingestFault) {
 	var stopped any
 	tell := func(v map[string]any) {
@@ -215,7 +215,7 @@ func requestLines(r *http.Request) ([][]byte, error) {
 	}
 }
 
-// problem answers with a problem document, or with something else without a code.
+// problem answers with a problem document, or with another document without a code.
 func problem(w http.ResponseWriter, status int, code string, retryAfter int) {
 	if retryAfter > 0 {
 		w.Header().Set("Retry-After", fmt.Sprint(retryAfter))

@@ -24,19 +24,19 @@ type network struct {
 	dials  int
 }
 
-// connFault is what befalls a connection. The zero value is a good one.
+// connFault is a fault of a connection. The zero value is no fault.
 type connFault struct {
 	Refused bool
 	// CutRead and CutWrite are after how many bytes that the server has read or
 	// written the connection breaks; 0 means never.
 	CutRead, CutWrite int
-	// LostAfter is when the network begins to drop what the server writes; 0 means never.
+	// LostAfter is when the network begins to drop the server's bytes; 0 means never.
 	LostAfter time.Duration
 }
 
 var errRefused = errors.New("connection refused")
 
-// serve returns a client whose every request goes to a handler, over connections
+// serve returns a client that sends every request to a handler, over connections
 // with these faults. Everything ends with the test.
 func serve(t *testing.T, handler http.Handler, faults ...connFault) (*network, *http.Client) {
 	t.Helper()
@@ -55,7 +55,7 @@ func serve(t *testing.T, handler http.Handler, faults ...connFault) (*network, *
 		_ = server.Close()
 		serving.Wait()
 		synctest.Wait() // until no request begins any more
-		handling.Wait() // some go on without their client
+		handling.Wait() // some continue without their client
 	})
 	return n, &http.Client{Transport: transport}
 }

@@ -93,7 +93,7 @@ func TestPublisher_ClockJumps(t *testing.T) {
 	}
 }
 
-// watched counts what waits for its end.
+// watched counts the functions that wait for its end.
 type watched struct {
 	context.Context
 	waiting atomic.Int64
@@ -132,7 +132,7 @@ func TestPublisher_RequestsLeaveNothing(t *testing.T) {
 	})
 }
 
-// Flush waits for what is in the queue, so an outcome is set before the queue is seen without its message.
+// Flush waits for the messages in the queue, so an outcome is set before the queue is seen without its message.
 func TestFlush_WaitsForOutcomesOfAnswers(t *testing.T) {
 	p := publisherAhead(t, nil, &atomic.Int64{})
 	l := &lane{publisher: p}
@@ -184,7 +184,7 @@ func TestPublisher_SlowUpload(t *testing.T) {
 	})
 }
 
-// An answer that has told everything need not end.
+// An answer that has reported all outcomes need not end.
 func TestPublisher_AnswerWithoutAnEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := publisherAhead(t, roundTrip(func(r *http.Request) (*http.Response, error) {
@@ -208,8 +208,8 @@ func TestPublisher_AnswerWithoutAnEnd(t *testing.T) {
 	})
 }
 
-// A transport that does not report connections (net/http/httptrace), as that of js/wasm, may have sent what it
-// has read, and nothing else.
+// A transport that does not report connections (net/http/httptrace), as that of js/wasm, may have sent the bytes that
+// it has read, and no others.
 func TestPublisher_TransportWithoutTrace(t *testing.T) {
 	for name, tt := range map[string]struct {
 		reads bool

@@ -90,7 +90,7 @@ func TestPublisher_StoresOnceAndInOrder(t *testing.T) {
 	})
 }
 
-// run returns what is wrong.
+// run returns the failures.
 func (plan publishPlan) run(t *testing.T) (failures []string) {
 	wrong := func(format string, args ...any) { failures = append(failures, fmt.Sprintf(format, args...)) }
 	ingest := &fakeIngest{faults: plan.Faults}

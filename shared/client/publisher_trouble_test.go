@@ -56,7 +56,7 @@ func TestPublisher_Retries(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ingest := &fakeIngest{}
 				p, _ := publisherTo(t, ingest, client.PublisherConfig{MaxRequests: 1, Token: newTokens()}, tt.connection)
-				// The three are one request, since they come while the only slot is taken.
+				// The three are one request, since they are published while the only slot is taken.
 				if tt.connection == (connFault{}) {
 					ingest.faults = []ingestFault{{Delay: time.Second}, tt.request}
 					publish(t, p, message("other", 0))
@@ -87,7 +87,7 @@ func TestPublisher_Retries(t *testing.T) {
 }
 
 // TestPublisher_IdleConnectionIsClosed loses a connection with its second
-// request, as it happens when a server closes what it takes for idle.
+// request, as when a server closes a connection that it takes for idle.
 func TestPublisher_IdleConnectionIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ingest := &fakeIngest{faults: []ingestFault{{}, {HangUp: true}}}
@@ -204,8 +204,8 @@ func TestPublisher_BatchIsRefusedByAProxy(t *testing.T) {
 	}
 }
 
-// A proxy may redirect a POST after the server has received it, and 301, 302 and 303 make a GET of it: what answers
-// that knows nothing of the message. The error has the address.
+// A proxy may redirect a POST after the server has received it, and 301, 302 and 303 make a GET of it: the server of
+// that does not know the message. The error has the address.
 func TestPublisher_RedirectedToAGet(t *testing.T) {
 	moved := "redirected to GET http://ingest/moved" + mainPath
 	for _, tt := range []struct {
@@ -239,7 +239,7 @@ func TestPublisher_RedirectedToAGet(t *testing.T) {
 }
 
 // TestPublisher_UnknownOutcomeBeforeTheKeyExpires loses every answer, for
-// longer than the log knows keys again.
+// longer than the log recognizes keys.
 func TestPublisher_UnknownOutcomeBeforeTheKeyExpires(t *testing.T) {
 	for name, fault := range map[string]ingestFault{
 		"a proxy's 504":         {Status: 504, Lost: true},
@@ -274,7 +274,7 @@ func TestPublisher_UnknownOutcomeBeforeTheKeyExpires(t *testing.T) {
 }
 
 // TestPublisher_RetryEndsInTime has a repetition that takes so long that the
-// log might have forgotten the key when it gets there.
+// log might have forgotten the key when it arrives.
 func TestPublisher_RetryEndsInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ingest := &fakeIngest{faults: []ingestFault{{HangUp: true}, {Delay: 150 * time.Second}}}
@@ -289,7 +289,7 @@ func TestPublisher_RetryEndsInTime(t *testing.T) {
 	})
 }
 
-// What is not stored is tried again for longer than the log knows its key, at the pace that the server asks for.
+// A message that is not stored is tried again for longer than the log knows its key, at the pace of Retry-After.
 func TestPublisher_NotStoredIsRetriedForLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ingest := &fakeIngest{}

@@ -28,7 +28,7 @@ func (e *rawEdge) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// FuzzSubscriber reads any event stream: sequences grow unless a gap comes between,
+// FuzzSubscriber reads any event stream: sequences grow unless a gap is between them,
 // no block is larger than allowed, and the cursor is the one that is sent next.
 func FuzzSubscriber(f *testing.F) {
 	f.Add("retry: 1\nevent: connect\nid: s_0000000_1\ndata: {}\n\nid: s_0000000_2\ndata: 1\n\nid: s_0000000_2\ndata: 1\n\n", false)

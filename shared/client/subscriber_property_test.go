@@ -24,7 +24,7 @@ type readPlan struct {
 	Faults      []edgeFault
 }
 
-// readStep is what happens to the log after a pause.
+// readStep is a change of the log after a pause.
 type readStep struct {
 	Pause   time.Duration
 	Streams []int  // of events to publish
@@ -81,7 +81,7 @@ func TestSubscriber_EveryEventOnceInOrderOrAGap(t *testing.T) {
 	})
 }
 
-// run returns what is wrong.
+// run returns the failures.
 func (plan readPlan) run(t *testing.T) (failures []string) {
 	wrong := func(format string, args ...any) { failures = append(failures, fmt.Sprintf(format, args...)) }
 	edge := &fakeEdge{faults: plan.Faults}
@@ -162,7 +162,7 @@ func (plan readPlan) write(edge *fakeEdge) {
 	edge.close()
 }
 
-// between returns how many events of what is read lie between two sequences.
+// between returns how many events of the subscription are between two sequences.
 func (plan readPlan) between(after, before int) int {
 	n, found := 0, 0
 	for _, step := range plan.Steps {

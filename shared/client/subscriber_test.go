@@ -14,7 +14,7 @@ import (
 	"rejoin/shared/must"
 )
 
-// subscriberTo returns a subscriber to a stream named main, or to what cfg says.
+// subscriberTo returns a subscriber to a stream named main, or to the one of cfg.
 func subscriberTo(t *testing.T, edge *fakeEdge, cfg client.SubscriberConfig, faults ...connFault) *client.Subscriber {
 	t.Helper()
 	_, c := serve(t, edge, faults...)
@@ -34,7 +34,7 @@ func counts(n int) []edgeEvent {
 	return events
 }
 
-// short says what an event is in a few words.
+// short describes an event in a few words.
 func short(e client.Event) string {
 	switch e.Kind {
 	case client.KindGap:
@@ -65,7 +65,7 @@ func wantRead(t *testing.T, s *client.Subscriber, want ...string) {
 	wantNext(t, s, len(want), want)
 }
 
-// wantEnd expects that everything that is left comes, and then an end without error.
+// wantEnd expects all remaining events, and then an end without error.
 func wantEnd(t *testing.T, s *client.Subscriber, want ...string) {
 	t.Helper()
 	wantNext(t, s, -1, want)

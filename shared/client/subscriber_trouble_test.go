@@ -18,7 +18,7 @@ import (
 	"rejoin/shared/must"
 )
 
-// TestSubscriber_Retries has one kind of trouble; every event still comes once.
+// TestSubscriber_Retries has one kind of fault; every event still arrives once.
 func TestSubscriber_Retries(t *testing.T) {
 	for name, tt := range map[string]struct {
 		edge       []edgeFault
@@ -71,7 +71,7 @@ func TestSubscriber_TokenFails(t *testing.T) {
 	}
 }
 
-// TestSubscriber_EmptyMessage has a proxy that answers with an event without data while no edge is there.
+// TestSubscriber_EmptyMessage has a proxy that answers with an event without data while no edge is available.
 func TestSubscriber_EmptyMessage(t *testing.T) {
 	for name, tt := range map[string]struct {
 		cfg   client.SubscriberConfig
@@ -275,7 +275,7 @@ func TestSubscriber_RetryIntervalOfTheServer(t *testing.T) {
 	}
 }
 
-// A server ends a connection in its routine, but one that ends before it has begun is none.
+// A server ends a connection in its routine, but one that ends before it has begun is a failure.
 func TestSubscriber_ReportsFailures(t *testing.T) {
 	for name, tt := range map[string]struct {
 		fault edgeFault

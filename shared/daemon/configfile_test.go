@@ -40,7 +40,7 @@ func (c *fileCLI) Check() error {
 }
 
 // A setting that is wrong for good has the exit code that keeps a supervisor from another start;
-// a file may be there at the next one.
+// a missing file may exist at the next one.
 func TestMain_Check(t *testing.T) {
 	for target, want := range map[string]struct {
 		code  int

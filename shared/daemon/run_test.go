@@ -15,7 +15,7 @@ import (
 
 var errBroken = errors.New("broken pipe")
 
-// recorder notes what happened, in order.
+// recorder notes events, in order.
 type recorder struct {
 	mu     sync.Mutex
 	events []string

@@ -15,7 +15,7 @@ import (
 	"rejoin/shared/tracing"
 )
 
-// unsetTraces leaves nothing of the environment that is about traces.
+// unsetTraces unsets all variables of the environment about traces.
 func unsetTraces(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Whatever is logged is one line without control characters, from which it can be read again.
+// Any logged value is one line without control characters, from which it can be read again.
 func FuzzVisible(f *testing.F) {
 	for _, seed := range []string{"", "plain", "a\nb\r\x1b[31m", "\x7f\u0080\u009b31m\u009f\u00a0é", "\xc2", "\xc2\x9b\xff\u2028"} {
 		f.Add(seed)

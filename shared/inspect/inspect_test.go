@@ -69,7 +69,7 @@ func TestAsk_LargestAnswers(t *testing.T) {
 	}
 }
 
-// An invalid answer alone leaves it unknown what there is; beside a valid one it is left out.
+// With only an invalid answer the result is unknown; beside a valid one it is left out.
 func TestAsk_InvalidAnswer(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	nc, q := srv.Connect(), inspect.Question{About: inspect.Clients, Sessions: []string{"s"}}

@@ -22,7 +22,7 @@ func TestAsk_RequestIsLost(t *testing.T) {
 	janitor, asker := srv.Connect(), srv.Connect()
 	asked := 0
 	must.Value(janitor.Subscribe(Subject(0), func(msg *nats.Msg) {
-		if asked++; asked > 1 { // each one: the answer to an earlier request may come too late
+		if asked++; asked > 1 { // each one: the answer to an earlier request may arrive too late
 			must.NoError(t, msg.Respond([]byte(`{"error":"no"}`)))
 		}
 	}))(t)

@@ -209,7 +209,7 @@ func FuzzParse(f *testing.F) {
 		if err == nil {
 			return
 		}
-		empty := r.Version == "" || r.Method == "" || mcp.NameOf(r.Method) != "" && r.Name == "" // such a header is none
+		empty := r.Version == "" || r.Method == "" || mcp.NameOf(r.Method) != "" && r.Name == "" // such a header counts as missing
 		if code := codeOf(t, err); code != rpc.CodeMethodNotFound && (code != mcp.CodeUnsupportedVersion || r.Version == mcp.Stateless) && !empty {
 			t.Errorf("a header that repeats the body is refused: %v", err)
 		}

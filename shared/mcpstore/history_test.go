@@ -9,14 +9,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Whatever becomes of single appends, and however many of the oldest events are gone:
-// what After yields is everything after the index, or it is an error.
+// With any outcome of single appends, and any number of the oldest events deleted:
+// After yields all events after the index, or an error.
 func TestHistory_CompleteOrAnError(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var log []record         // as it lies in the log
+		var log []record         // in the order of the log
 		var late []record        // stored when its Append had failed, or noted then
-		appended := []string{}   // what the SDK has counted
-		stored := map[int]bool{} // which of it lies in the log
+		appended := []string{}   // the events that the SDK has counted
+		stored := map[int]bool{} // which of them are in the log
 		sequence, writer := uint64(0), "w0"
 		put := func(r record) {
 			sequence++
@@ -26,7 +26,7 @@ func TestHistory_CompleteOrAnError(t *testing.T) {
 				stored[r.n] = true
 			}
 		}
-		newest := true // the log knows of the newest Append
+		newest := true // the log has the newest Append
 		for range rapid.IntRange(0, 12).Draw(t, "appends") {
 			n := len(appended)
 			data := fmt.Sprint(n)
@@ -51,7 +51,7 @@ func TestHistory_CompleteOrAnError(t *testing.T) {
 			if len(late) > 0 && rapid.Bool().Draw(t, "late") {
 				r := late[len(late)-1]
 				late = nil
-				if r.n == n { // what comes after a later event is not in order
+				if r.n == n { // a record after a later event is not in order
 					put(r)
 					newest = true
 				} else {
@@ -74,9 +74,9 @@ func TestHistory_CompleteOrAnError(t *testing.T) {
 				}
 			}
 		}
-		count := len(appended) // as the writer knows it
+		count := len(appended) // by the writer's count
 		if newest && stored[len(appended)-1] && rapid.Bool().Draw(t, "elsewhere") {
-			count = 0 // another process knows what the log knows
+			count = 0 // another process knows only the log
 		}
 		h := newHistory(log[gone:], cleared)
 		for index := -1; index < len(appended)+2; index++ {
@@ -108,7 +108,7 @@ func TestHistory_CompleteOrAnError(t *testing.T) {
 	})
 }
 
-// The first writer has failed to store 1, and gone on after the second one's.
+// The first writer has failed to store 1, and has continued after the second one's.
 func TestHistory_EarlierWriterContinues(t *testing.T) {
 	var log []record
 	for n, writer := range []string{"a", "b", "a"} {

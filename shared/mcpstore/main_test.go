@@ -86,14 +86,14 @@ func (w *world) start() {
 	}
 }
 
-// answered asks the log again while it is unavailable: what is asked right after a restart
-// ends when the log hears of it.
+// answered repeats a request while the log is unavailable: a request right after a restart
+// fails when the log notices the restart.
 func (w *world) answered(ask func() error) {
 	w.t.Helper()
 	waittest.NoError(w.t, ask, eventlog.ErrUnavailable)
 }
 
-// entries returns what the log holds of a stream.
+// entries returns the entries of a stream in the log.
 func (w *world) entries(session, stream string) (all []eventlog.Entry) {
 	w.t.Helper()
 	w.answered(func() error {
@@ -122,8 +122,8 @@ func (w *world) trim(session, stream string, n int) {
 	}
 }
 
-// expire moves the floor of a session's partition after all events, as the janitor does: what
-// must stay is written again before.
+// expire moves the floor of a session's partition after all events, as the janitor does: entries
+// that must stay are written again before.
 func (w *world) expire(session string) {
 	w.t.Helper()
 	l := w.creator.Log
@@ -169,7 +169,7 @@ func mustAppend(t *testing.T, s mcp.EventStore, session, stream string, all ...s
 	}
 }
 
-// after returns what a store yields, and checks that an error stands alone.
+// after returns the events that a store yields, and checks that an error is the only result.
 func after(t *testing.T, s mcp.EventStore, session, stream string, index int) ([]string, error) {
 	t.Helper()
 	var all []string
@@ -210,7 +210,7 @@ func (w *world) clear(session, stream string) {
 	must.NoError(w.t, w.creator.Log.ClearStream(w.t.Context(), session, w.life(session), stream))
 }
 
-// life returns the life of a session that somebody has opened.
+// life returns the life of an open session.
 func (w *world) life(session string) string {
 	w.t.Helper()
 	rec := must.Value(w.creator.Sessions.CopyOrGet(w.t.Context(), session))(w.t)

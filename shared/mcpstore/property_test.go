@@ -10,8 +10,8 @@ import (
 )
 
 // A store answers as the SDK's own does: after any calls, to any of several replicas,
-// over restarts of processes and of NATS. Where the SDK's purges when it wants to, this
-// one is asked to trim; where the SDK's takes an index after the end, this one refuses it.
+// over restarts of processes and of NATS. The SDK's purges at any time, and the test has this
+// one trimmed instead; the SDK's takes an index after the end, and this one refuses it.
 func TestStore_AnswersAsTheMemoryStore(t *testing.T) {
 	w := newWorld(t)
 	type process struct {
@@ -35,7 +35,7 @@ func TestStore_AnswersAsTheMemoryStore(t *testing.T) {
 		type written struct{ session, stream string }
 		writer := map[written]int{}  // which process writes a stream
 		count := map[written]int{}   // of its events
-		trimmed := map[written]int{} // how many of them are gone
+		trimmed := map[written]int{} // how many of them are deleted
 		var known []written
 		var names []written
 		for _, session := range []string{"a", "b"} {

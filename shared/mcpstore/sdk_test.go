@@ -22,7 +22,7 @@ import (
 
 const steps = 8
 
-// worker is a server with a tool that tells of its progress, step by step as the test
+// worker is a server with a tool that reports its progress, step by step as the test
 // lets it.
 type worker struct {
 	*mcp.Server
@@ -117,7 +117,7 @@ func TestSDK_CutsAndARestart(t *testing.T) {
 	}
 }
 
-// reply is what a request is answered with.
+// reply is the response to a request.
 type reply struct {
 	status int
 	header http.Header

@@ -181,7 +181,7 @@ func TestAfter_PartitionIsRecreated(t *testing.T) {
 	wantAfter(t, w.store(Config{}), "s", "req", 2, "3")
 }
 
-// fail has an Append fail, soon, while there is no server. Only calls have the time-out.
+// fail has an Append fail, soon, while no server runs. Only calls have the time-out.
 func (s *Store) fail(t *testing.T, session, stream, data string) {
 	t.Helper()
 	before := s.cfg.Timeout
@@ -242,14 +242,14 @@ func TestAppend_AnswerIsLost(t *testing.T) {
 	a, b := w.store(Config{}), w.store(Config{})
 	mustOpen(t, a, "s", "req")
 	st := a.streams.get(place{"s", "req"})
-	lostAnswer := func(n int, data string) { // an attempt whose acknowledgement never came
+	lostAnswer := func(n int, data string) { // an attempt whose acknowledgement is lost
 		i := index{n: n, writer: st.writer}
 		must.NoError(t, a.attempt(t.Context(), st, i, []byte(data)))
 	}
-	// The next attempt of the same Append finds it there.
+	// The next attempt of the same Append finds its event in the log.
 	lostAnswer(0, "0")
 	mustAppend(t, a, "s", "req", "0")
-	// No attempt was answered: the Append has failed, and the mender finds it there.
+	// No attempt was answered: the Append has failed, and the mender finds its event in the log.
 	lostAnswer(1, "1")
 	st.add(1)
 	st.lost = true
@@ -392,7 +392,7 @@ func TestStore_Concurrent(t *testing.T) {
 	all.Wait()
 }
 
-// What the floor has passed says nothing of streams that begin after it.
+// Entries below the floor do not affect streams that begin after it.
 func TestAfter_OtherReplicaBelowTheFloor(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.store(Config{}), w.store(Config{})

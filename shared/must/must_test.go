@@ -9,7 +9,7 @@ import (
 	"rejoin/shared/must"
 )
 
-// failing notes what a test fails with, and continues.
+// failing notes the failures of a test, and continues.
 type failing struct{ failures []string }
 
 func (*failing) Helper() {}

@@ -61,7 +61,7 @@ func TestAsk_EveryEdge(t *testing.T) {
 	}
 }
 
-// An invalid answer may hide a client: that the others have none is no answer then.
+// An invalid answer may hide a client: other answers without clients are no result then.
 func TestAsk_InvalidAnswer(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	nc := srv.Connect()

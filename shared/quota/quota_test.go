@@ -24,7 +24,7 @@ func TestPool_Shares(t *testing.T) {
 			t.Errorf("%q takes %d while %d are used: %t", client, n, p.Used(), got)
 		}
 	}
-	take("greedy", 75, true) // as long as there is enough, one client may have most of it
+	take("greedy", 75, true) // as long as enough is free, one client may have most of it
 	take("greedy", 1, false)
 	take("modest", 25, true)
 	take("other", 1, false)
@@ -52,7 +52,7 @@ func TestPool_Each(t *testing.T) {
 	}
 }
 
-// Nothing is there for everybody, also for who has too much.
+// Any client can take nothing, also one that has too much.
 func TestPool_TakeNothing(t *testing.T) {
 	p := quota.NewPool(8)
 	if !p.Take("a", 6) || !p.Take("b", 2) || !p.Take("a", 0) || p.Wait(t.Context(), "a", 0) != nil || p.Used() != 8 {
@@ -152,7 +152,7 @@ func TestPool_ClientsTakeTurns(t *testing.T) {
 	})
 }
 
-// A waiter that gives up holds up no smaller one behind it.
+// A waiter that gives up holds up no smaller one after it.
 func TestPool_FirstWaiterGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := quota.NewPool(8)
@@ -178,7 +178,7 @@ func TestPool_FirstWaiterGivesUp(t *testing.T) {
 	})
 }
 
-// What others take and give back while one client has many waiters.
+// Others take and give back while one client has many waiters.
 func BenchmarkPool_ManyWaiters(b *testing.B) {
 	p := quota.NewPool(4096)
 	p.Take("busy", 3072)
@@ -195,7 +195,7 @@ func BenchmarkPool_ManyWaiters(b *testing.B) {
 	waiting.Wait()
 }
 
-// Whatever is taken and given back, no more is used than there is, and who gets something of
+// With any takes and gives, no more than the capacity is used, and a client that gets a part of
 // the last quarter holds no more than a quarter.
 func TestPool_Property(t *testing.T) {
 	const capacity, clients = 1000, 6
@@ -256,7 +256,7 @@ func TestPart(t *testing.T) {
 	if !part.Resize(5) || p.Used() != 5 {
 		t.Errorf("%d are used", p.Used())
 	}
-	if err := part.Wait(t.Context(), 7); err != nil || p.Used() != 7 { // with what it had
+	if err := part.Wait(t.Context(), 7); err != nil || p.Used() != 7 { // with its previous part
 		t.Errorf("after a wait %d are taken, %v", p.Used(), err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -62,8 +62,8 @@ func TestParseMessages(t *testing.T) {
 	}
 }
 
-// What is looked into has few members, so that a body takes no more memory than its size says. What is passed
-// on as it is may have many.
+// Decoded values have few members, so that a body takes no more memory than by its size. Values that are passed
+// on unchanged may have many.
 func TestParseMessage_ManyMembers(t *testing.T) {
 	object := func(n int) string { return `{"a":0` + strings.Repeat(`,"a":0`, n-1) + "}" }
 	array := func(n int) string { return "[0" + strings.Repeat(",0", n-1) + "]" }
@@ -87,7 +87,7 @@ func TestParseMessage_ManyMembers(t *testing.T) {
 			if _, err := rpc.ParseMessage(fmt.Appendf(nil, tt.format, value(10_000))); err != nil {
 				t.Errorf("%s with 10,000: %v", tt.format, err)
 			}
-			fits := tt.fits || tt.format == `{"jsonrpc":"2.0","id":1,"method":"a","params":%s}` && value(1)[0] == '[' // which nobody looks into
+			fits := tt.fits || tt.format == `{"jsonrpc":"2.0","id":1,"method":"a","params":%s}` && value(1)[0] == '[' // which is not decoded
 			if _, err := rpc.ParseMessage(fmt.Appendf(nil, tt.format, value(10_001))); (err == nil) != fits || !fits && !errors.Is(err, rpc.ErrTooMany) {
 				t.Errorf("%s with 10,001: %v", tt.format, err)
 			}
@@ -125,7 +125,7 @@ func TestAppendError(t *testing.T) {
 	}
 }
 
-// What is taken is JSON-RPC, of which nothing is kept; an array's messages are its elements.
+// Accepted messages are JSON-RPC, and keep no part of the body; an array's messages are its elements.
 func FuzzMessages(f *testing.F) {
 	for _, body := range []string{
 		`{"jsonrpc":"2.0","id":1,"method":"a","params":{"b":{"c":1}}}`, `[{"jsonrpc":"2.0","method":"a"},1]`, "[]", "[[]]", "{", " [", "\xff", "\u0085[1]",
@@ -135,7 +135,7 @@ func FuzzMessages(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if len(body) > 20_000 {
-			return // there may be too many members
+			return // it may have too many members
 		}
 		all, batch, err := rpc.Messages(bytes.Clone(body))
 		if err != nil {

@@ -90,7 +90,7 @@ func TestCall_NoBridgeOrNoAnswer(t *testing.T) {
 	}
 }
 
-// What was never sent is not said to be unknown.
+// A request that was never sent has no unknown outcome.
 func TestCall_TooLarge(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	nc := srv.Connect()
@@ -138,7 +138,7 @@ func FuzzParseAsk(f *testing.F) {
 	})
 }
 
-// Whatever a bridge answers, an edge may write it to a connection.
+// An edge may write any accepted answer of a bridge to a connection.
 func FuzzParseAnswer(f *testing.F) {
 	f.Add(`{"status":401,"header":{"Www-Authenticate":["Bearer x"],"Retry-After":["5"]}}`)
 	f.Add(`{"status":200,"header":{"Www-Authenticate":["x\r\n\r\nHTTP/1.1 200 OK\r\n"],"A\r\nB":["c"],"Set-Cookie":["a=b"]}}`)

@@ -61,7 +61,7 @@ func TestStream_InvalidRequestID(t *testing.T) {
 	}
 }
 
-// sameJSON compares numbers as they are written, and strings as what they say.
+// sameJSON compares numbers as they are written, and strings by their decoded text.
 func sameJSON(t *testing.T, a, b []json.RawMessage) bool {
 	t.Helper()
 	read := func(ids []json.RawMessage) (v []any) {

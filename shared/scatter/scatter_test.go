@@ -51,7 +51,7 @@ func ask(ctx context.Context, nc *nats.Conn, known int) (names []string, err err
 	return names, err
 }
 
-// heard waits until these answer, and an error is one or none.
+// heard waits until these answer, and the error is want.
 func heard(t *testing.T, nc *nats.Conn, want error, names ...string) {
 	t.Helper()
 	scattertest.Until(t,
@@ -123,7 +123,7 @@ func TestAsk_WithoutConnectionOrTime(t *testing.T) {
 	}
 }
 
-// Answers that come while the connection is made again are lost: that there are none says nothing.
+// Answers that arrive while the client reconnects are lost: missing answers are then no result.
 func TestAsk_ConnectionIsLost(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	nc, other := srv.Connect(), srv.Connect()

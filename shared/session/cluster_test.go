@@ -27,7 +27,7 @@ func inCluster(t *testing.T) (*session.Registry, *eventlog.Log) {
 	return createWith(t, nc, settings)
 }
 
-// With replicas, who loses the race over an opening or a marker is refused in other words.
+// With replicas, the loser of the race over an opening or a marker receives another error.
 func TestCreate_ConcurrentAfterRemoveInACluster(t *testing.T) {
 	r, l := inCluster(t)
 	for n := range 50 {
@@ -52,7 +52,7 @@ func TestCreate_ConcurrentAfterRemoveInACluster(t *testing.T) {
 	}
 }
 
-// A change of members right behind another one is repeated while the cluster still has that one
+// A change of members right after another one is repeated while the cluster still has that one
 // under way.
 func TestSetMembers_InACluster(t *testing.T) {
 	r, l := inCluster(t)

@@ -85,7 +85,7 @@ func TestEnd_UnknownSession(t *testing.T) {
 }
 
 // A process stopped right after the seal. From then on the session is closed; its streams
-// take events until somebody finishes the end.
+// take events until another process completes the end.
 func TestEnd_FinishesWhatAnotherProcessBegan(t *testing.T) {
 	t.Parallel()
 	for _, opening := range []bool{true, false} {
@@ -151,7 +151,7 @@ func TestEnd_IndexShowsIt(t *testing.T) {
 	mustEnd(t, other, "s", "")
 	waittest.Until(t, "the copy is closed", func() bool { got, _ := r.Session("s"); return got.State == session.Closed && got.Life == rec.Life })
 	at, _, err := l.Sealed(waittest.Context(t), "s", rec.Life)
-	if got, _ := r.Session("s"); err != nil || !got.Ended.Equal(at) { // no process's own clock says when
+	if got, _ := r.Session("s"); err != nil || !got.Ended.Equal(at) { // the time is of no process's own clock
 		t.Errorf("the registry has that it ended at %s, the log at %s, %v", got.Ended, at, err)
 	}
 	kv := must.Value(natstest.JetStream(t, l.Conn()).KeyValue(waittest.Context(t), session.Bucket))(t)

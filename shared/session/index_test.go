@@ -19,7 +19,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// A bucket that somebody deletes under the running system is made again, and written again.
+// A bucket that is deleted under the running system is created again, and written again.
 func TestIndex_Deleted(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	nc := connect(t, srv)
@@ -86,8 +86,8 @@ func TestIndex_Lost(t *testing.T) {
 	}
 }
 
-// A registry that is older or newer than the log is corrected by the first look-up. Until then what
-// it allows is refused by the fences, and what it denies is asked of the log.
+// A registry that is older or newer than the log is corrected by the first look-up. Until then the
+// fences refuse a publish that it allows wrongly, and the log confirms its denials.
 func TestIndex_OlderRecord(t *testing.T) {
 	t.Parallel()
 	other := session.New("s", "mallory", nil, time.Now())
@@ -133,7 +133,7 @@ func TestIndex_OlderRecord(t *testing.T) {
 			revision := putRaw(t, nc, "s", string(data))
 			waittest.Until(t, "the copy shows it", func() bool { rec, _ := r.Session("s"); return rec.Revision == revision })
 
-			// Who believes the copy publishes nothing that the log's session does not take.
+			// With the record of the copy, no message is stored that the log's session does not take.
 			if rec, err := r.CopyOrGet(waittest.Context(t), "s"); err != nil {
 				t.Error(err)
 			} else if rec.Life != made.Life || tt.ended {
@@ -166,8 +166,8 @@ func TestIndex_OlderRecord(t *testing.T) {
 	}
 }
 
-// The log loses the seal and the ends in a roll-back, and the registry does not: who asks has the
-// log get them again, since nothing was to be stored any more.
+// The log loses the seal and the ends in a roll-back, and the registry does not: a look-up has the
+// log get them again, since the session must store nothing more.
 func TestGet_LogRolledBackBehindTheSeal(t *testing.T) {
 	srv, r, l := single(t)
 	eventlogtest.Begin(t, l)

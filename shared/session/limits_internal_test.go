@@ -12,7 +12,7 @@ import (
 	"rejoin/shared/must"
 )
 
-// index stands for the copy of the registry.
+// index represents the copy of the registry.
 type index struct {
 	mu   sync.Mutex
 	all  Usage
@@ -128,7 +128,7 @@ func TestSessionLimits_Half(t *testing.T) {
 	}
 }
 
-// What is being opened counts, so no limit is exceeded; what is refused is tried again.
+// Sessions that are being opened count, so no limit is exceeded; refused ones are tried again.
 func TestSessionLimits_ManyAtOnce(t *testing.T) {
 	const most = 40
 	there := &index{}

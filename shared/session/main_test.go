@@ -123,7 +123,7 @@ func forgetOpening(t *testing.T, l *eventlog.Log, name string) {
 	must.NoError(t, eventlogtest.Forget(waittest.Context(t), l, name))
 }
 
-// putRaw writes a record behind the registry's back and returns its revision.
+// putRaw writes a record without the registry and returns its revision.
 func putRaw(t *testing.T, nc *nats.Conn, key, value string) uint64 {
 	t.Helper()
 	js := natstest.JetStream(t, nc)
@@ -131,8 +131,8 @@ func putRaw(t *testing.T, nc *nats.Conn, key, value string) uint64 {
 	return ack.Sequence
 }
 
-// answered asks again while NATS restarts: an answer that is lost with a connection never
-// comes.
+// answered repeats a request while NATS restarts: an answer that is lost with a connection never
+// arrives.
 func answered(t *testing.T, ask func(context.Context) error) {
 	t.Helper()
 	waittest.NoError(t, func() error {
@@ -147,7 +147,7 @@ func ownedBy(owner string) func(session.Record) bool {
 	return func(rec session.Record) bool { return rec.Owner == owner }
 }
 
-// register returns the record of an open session, which it opens where there is none.
+// register returns the record of an open session, which it opens if it does not exist.
 func register(ctx context.Context, r *session.Registry, name, owner string) (session.Record, error) {
 	return r.Ensure(ctx, name, func() (session.Record, error) { return r.Create(ctx, session.New(name, owner, nil, time.Now())) })
 }

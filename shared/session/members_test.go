@@ -72,7 +72,7 @@ func TestSetMembers(t *testing.T) {
 	if got.Life != made.Life || got.Owner != "alice" || string(got.Metadata) != `{"a":1}` || got.Changes != 1 || got.Usage().MetadataBytes != int64(len(`{"a":1}["carol","dave"]`)) {
 		t.Errorf("%+v", got)
 	}
-	// A member who was added is let in at once, whatever the copy says.
+	// A member who was added is let in at once, with any content of the copy.
 	if rec, err := r.Visible(waittest.Context(t), "s", usedBy("carol")); err != nil || rec.Life != made.Life {
 		t.Errorf("%+v, %v", rec, err)
 	}
@@ -103,7 +103,7 @@ func TestSetMembers(t *testing.T) {
 	})
 }
 
-// A later version may say more of a session in the log than this one knows.
+// A later version may store more fields of a session in the log than this one knows.
 func TestSetMembers_KeepsWhatALaterVersionHasStored(t *testing.T) {
 	_, r, l := single(t)
 	js := natstest.JetStream(t, l.Conn())
@@ -117,7 +117,7 @@ func TestSetMembers_KeepsWhatALaterVersionHasStored(t *testing.T) {
 	}
 }
 
-// Whatever happens to the registry, the members are those of the log.
+// After any damage to the registry, the members are those of the log.
 func TestSetMembers_IndexLostOrOlder(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(*testing.T, *nats.Conn, []byte){
@@ -187,7 +187,7 @@ func TestSetMembers_AtTheSameTime(t *testing.T) {
 	})
 }
 
-// A change of members while the session ends leaves it ended.
+// After a change of members while the session ends, it is ended.
 func TestSetMembers_WhileItEnds(t *testing.T) {
 	_, r, l := single(t)
 	for i := range 20 {

@@ -30,7 +30,7 @@ func TestParseMessages(t *testing.T) {
 	}
 }
 
-// Whatever the metadata is, it says the same with its names spelled in full.
+// Any metadata has the same meaning with its names spelled in full.
 func FuzzParseMessages(f *testing.F) {
 	for _, seed := range []string{`{"messages":"jsonrpc"}`, `{"\u006dcp":{}}`, `{"messages":2}`, `[]`, `{"messages"`} {
 		f.Add([]byte(seed))

@@ -81,7 +81,7 @@ func TestWrite_AnotherOneIsUnderWay(t *testing.T) {
 	if !ok || again.State != Closed {
 		t.Fatalf("the copy is %+v", again)
 	}
-	// The log has what the registry could not be told in time.
+	// The log has the session that could not be written to the registry in time.
 	b.left = 1_000_000
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -186,7 +186,7 @@ func TestBucketCopy_WatchIsBehindTheWriter(t *testing.T) {
 	expect("two writers come out of order", 6)
 }
 
-// A copy that is behind has the record of the former owner. The new one gets the session all
+// A copy that lags has the record of the former owner. The new one gets the session all
 // the same.
 func TestVisible_NameHasAnotherOwnerByNow(t *testing.T) {
 	l, r := onePartition(t)
@@ -221,8 +221,8 @@ func TestVisible_NameHasAnotherOwnerByNow(t *testing.T) {
 	}
 }
 
-// A server says that a bucket is not there before it has deleted the files: one that is made at this moment has the
-// records of the old one, and loses its files (docs/upstream/0041).
+// A server reports that a bucket does not exist before it has deleted the files: one that is created at this moment
+// has the records of the old one, and loses its files (docs/upstream/0041).
 func TestFollow_BucketIsMadeAgainOnceItsFilesAreDeleted(t *testing.T) {
 	_, r := onePartition(t)
 	must.Value(r.Create(t.Context(), New("s", "", nil, time.Now())))(t)

@@ -151,8 +151,8 @@ func TestRemove(t *testing.T) {
 	waittest.Until(t, "the new one in the other copy", func() bool { got, _ := other.Session("s"); return got.Life == again.Life })
 }
 
-// The copy holds what this process wrote as soon as it is written. The watch,
-// which shows older revisions after that, must not take it back.
+// The copy holds the records of this process as soon as they are written. The watch,
+// which shows older revisions after that, must not undo that.
 func TestSession_CopyNeverGoesBack(t *testing.T) {
 	srv, r, l := single(t)
 	busy, _ := open(t, connect(t, srv))
@@ -177,7 +177,7 @@ func TestSession_CopyNeverGoesBack(t *testing.T) {
 		}
 		return remove(t, r, l, got)
 	}
-	for n := range 4 { // so that the watch has something to do
+	for n := range 4 { // so that the watch has work
 		others.Go(func() {
 			for ctx.Err() == nil {
 				if err := round(busy, fmt.Sprint("other", n)); err != nil {
@@ -229,19 +229,19 @@ func TestOpenRegistry_WaitsForTheBucket(t *testing.T) {
 	(<-opened)(t).Close()
 }
 
-// The bucket may be away for as long as a cluster has too few servers, and each process tries five
+// The bucket may be unavailable for as long as a cluster has too few servers, and each process tries five
 // times a second.
 func TestOpenRegistry_LogsThatTheBucketIsAwayOnce(t *testing.T) {
 	nc := connect(t, natstest.StartParallel(t))
 	l := newLog(t, nc, one())
 	creator := must.Value(session.Create(waittest.Context(t), l, quiet()))(t)
-	creator.Close() // else it makes the bucket again
+	creator.Close() // else it creates the bucket again
 	var logged waittest.Buffer
 	r := must.Value(session.OpenRegistry(waittest.Context(t), l, slog.New(slog.NewTextHandler(&logged, nil))))(t)
 	t.Cleanup(r.Close)
 	attempts := must.Value(nc.SubscribeSync("$JS.API.CONSUMER.CREATE.KV_" + session.Bucket + ".>"))(t)
 	must.NoError(t, natstest.JetStream(t, nc).DeleteStream(waittest.Context(t), "KV_"+session.Bucket))
-	must.NoError(t, nc.ForceReconnect()) // a watch that goes on would notice half a minute later
+	must.NoError(t, nc.ForceReconnect()) // a watch that continues would notice half a minute later
 	for range 4 {
 		must.Value(attempts.NextMsgWithContext(waittest.Context(t)))(t)
 	}

@@ -47,8 +47,8 @@ func TestRetention_FromMetadata(t *testing.T) {
 	}
 }
 
-// An earlier version applies what it knows of what a later one has accepted: a session that may hold more than the
-// others would be trimmed to their limits.
+// An earlier version applies the members that it knows of metadata that a later one has accepted: otherwise a session
+// that may hold more than the others would be trimmed to their limits.
 func TestRetention_OfALaterVersion(t *testing.T) {
 	for metadata, want := range map[string]session.Retention{
 		`{"retention":{"maxEvents":5,"maxAge":1}}`:                     {MaxEvents: 5},

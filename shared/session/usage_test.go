@@ -13,7 +13,7 @@ import (
 	"rejoin/shared/must"
 )
 
-// usageOf is what records take, counted again. The metadata of each is a string of so many bytes
+// usageOf is the usage of records, counted again. The metadata of each is a string of as many bytes
 // as its life has.
 func usageOf(records map[string]Record) map[Holder]Usage {
 	sums := map[Holder]Usage{}
@@ -100,7 +100,7 @@ func TestUsage_IsTheSumOverTheRecords(t *testing.T) {
 	})
 }
 
-// Neither the bucket nor the log says for whom a session without an owner was created.
+// Neither the bucket nor the log has the client for which a session without an owner was created.
 func TestUsage_ClientIsKept(t *testing.T) {
 	r := &Registry{copy: newBucketCopy(true), log: slog.New(slog.DiscardHandler)}
 	client := Holder{Client: "192.0.2.1"}

@@ -19,7 +19,7 @@ func TestVisible(t *testing.T) {
 	for name, owner := range map[string]string{"hers": "alice", "nobodys": ""} {
 		must.Value(r.Create(waittest.Context(t), session.New(name, owner, nil, time.Now())))(t)
 	}
-	for _, registry := range []*session.Registry{r, other} { // the latter's copy may be behind
+	for _, registry := range []*session.Registry{r, other} { // the latter's copy may lag
 		if rec, err := registry.Visible(waittest.Context(t), "hers", ownedBy("alice")); err != nil || rec.Session != "hers" || rec.Life == "" {
 			t.Errorf("%+v, %v", rec, err)
 		}
@@ -39,7 +39,7 @@ func TestVisible(t *testing.T) {
 	}
 }
 
-// The time that a 404 takes tells nothing: for another's session as much is asked, and as much is received, as for
+// The time of a 404 reveals nothing: for another's session as much is sent, and as much is received, as for
 // an unused name, however large its metadata is, and however many members it has.
 func TestAttackSessionGuessingByTime(t *testing.T) {
 	srv, r, _ := single(t)
@@ -61,7 +61,7 @@ func TestAttackSessionGuessingByTime(t *testing.T) {
 	type cost struct{ requests, bytes uint64 }
 	ask := func(name string) cost {
 		least := cost{1 << 62, 1 << 62}
-		for range 10 { // what the connection receives meanwhile for others is not always there
+		for range 10 { // the connection does not always receive data for others meanwhile
 			before := nc.Stats()
 			if _, err := edge.Visible(waittest.Context(t), name, ownedBy("mallory")); err != session.ErrNotFound { //nolint:errorlint // the very same error
 				t.Fatalf("%s: %v", name, err)

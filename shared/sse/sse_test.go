@@ -83,8 +83,8 @@ func TestAppendEvent(t *testing.T) {
 	}
 }
 
-// FuzzRoundTrip writes any data as an event and reads it back: one event comes
-// out, with the data's line ends as LF.
+// FuzzRoundTrip writes any data as an event and reads it back: the result is one
+// event, with the data's line ends as LF.
 func FuzzRoundTrip(f *testing.F) {
 	for _, s := range []string{"", "a", "a\nb", "a\r\nb\rc", "\n", "\r", "data: x\n\nid: 9\n\n", "\x00"} {
 		f.Add([]byte(s))

@@ -27,7 +27,7 @@ func (f *failing) Fatal(args ...any) { f.failure = fmt.Sprint(args...); panic(st
 
 func (f *failing) Fatalf(format string, args ...any) { f.Fatal(fmt.Sprintf(format, args...)) }
 
-// failure returns what do fails with, and after how long.
+// failure returns the failure of do, and the time until it.
 func failure(t *testing.T, do func(testing.TB)) (text string, took time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -34,7 +34,7 @@ func access(t *testing.T, change func(*AccessConfig)) *Access {
 	return must.Value(NewAccess(cfg, daemon.NewEnv(nil)))(t)
 }
 
-// serveGuarded serves a resource that anybody with a token may read and write, one that needs
+// serveGuarded serves a resource that any client with a token may read and write, one that needs
 // the grant to publish to the session "s", and the exchange of a token for a cookie.
 func serveGuarded(t *testing.T, a *Access, sameSite SameSite) (addr string) {
 	t.Helper()
@@ -359,7 +359,7 @@ func TestCookie_TokenTooLong(t *testing.T) {
 	}
 }
 
-// A page that is not listed cannot have a cookie deleted; who is let in need not have a
+// A page that is not listed cannot have a cookie deleted; a permitted request need not have a
 // good one.
 func TestCookie_Delete(t *testing.T) {
 	addr := serveGuarded(t, access(t, nil), SameSiteLax)

@@ -267,8 +267,8 @@ func TestApp_UnreadableRequests(t *testing.T) {
 	}
 }
 
-// A client that sends its body whatever comes back, as fetch does, reads why it is refused: a connection that is
-// closed while something arrives on it would be reset.
+// A client that sends its whole body before it reads the answer, as fetch does, receives the reason of the refusal: a
+// connection that is closed while data arrives on it would be reset.
 func TestApp_RefusedHeadBeforeItsBody(t *testing.T) {
 	t.Parallel()
 	app := NewApp(Config{Service: "test", MaxBodyBytes: func() int { return 64 }})
@@ -288,8 +288,8 @@ func TestApp_RefusedHeadBeforeItsBody(t *testing.T) {
 	}
 }
 
-// What fasthttp takes in one way, and a proxy in front may take in another, is refused, and
-// nothing behind it on the connection is taken for a request.
+// A head that fasthttp takes in one way, and a proxy in front may take in another, is refused, and
+// no later bytes on the connection are taken for a request.
 func TestAttackAmbiguousRequestHeads(t *testing.T) {
 	t.Parallel()
 	app := NewApp(Config{Service: "test"})
@@ -398,9 +398,9 @@ func TestAttackAmbiguousChunkExtensions(t *testing.T) {
 	}
 }
 
-// No answer is handed to a page of another origin that loads it as a script or an image, and
-// none is taken for another media type than it says, not even that of a request that cannot be
-// read.
+// No answer is passed to a page of another origin that loads it as a script or an image, and
+// no answer is taken for another media type than its own, not even that of a request that cannot
+// be read.
 func TestAttackAnswersLoadedAsScripts(t *testing.T) {
 	t.Parallel()
 	app := standalone(Config{})
@@ -419,8 +419,8 @@ func TestAttackAnswersLoadedAsScripts(t *testing.T) {
 	}
 }
 
-// A misspelt parameter would otherwise give another answer than what was asked for. A token in
-// the URL is refused by what checks tokens.
+// A misspelt parameter would otherwise give another answer than the requested one. A token in
+// the URL is refused by the check of tokens.
 func TestApp_UnknownParameters(t *testing.T) {
 	t.Parallel()
 	addr := serve(t, standalone(Config{}))
@@ -544,7 +544,7 @@ func TestMetrics_BoundedLabels(t *testing.T) {
 	}
 }
 
-// What is not valid UTF-8 would cost a trace's exporter all spans that it goes out with.
+// With a name that is not valid UTF-8 the exporter of traces would lose all spans of the same batch.
 func TestApp_LogsNamesOnly(t *testing.T) {
 	t.Parallel()
 	app := NewApp(Config{Service: "test"})

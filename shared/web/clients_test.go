@@ -109,8 +109,8 @@ func TestClients_IPv6Network(t *testing.T) {
 	}
 }
 
-// What stands before the address that the trusted proxy saw changes nothing, and whatever
-// comes out is an address that was in the list, in one form.
+// Elements before the address that the trusted proxy saw change nothing, and the result
+// is an address that was in the list, in one form.
 func FuzzForwardedAddress(f *testing.F) {
 	for _, seed := range []string{"203.0.113.1", "10.0.0.1, [2001:db8::1]:443", "unknown", "::ffff:10.0.0.1%x,\n,", "[::1]"} {
 		f.Add([]byte(seed))
@@ -152,7 +152,7 @@ func TestUnlistedProxy_ClientsCount(t *testing.T) {
 	}
 }
 
-// A service without clients' shares, such as a janitor, has nothing to say of proxies.
+// A service without clients' shares, such as a janitor, logs nothing about proxies.
 func TestUnlistedProxy_NobodyCounts(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

@@ -35,7 +35,7 @@ func TestLimiter_RateAndBurst(t *testing.T) {
 		if got := taken(l, "a", 100); got != 1 {
 			t.Errorf("after the wait: %d, want 1", got)
 		}
-		// However the time passes, and whatever is dropped meanwhile, it adds up to the rate.
+		// At any pace, and with any requests dropped meanwhile, it adds up to the rate.
 		sum := 0
 		for range 600 {
 			time.Sleep(100 * time.Millisecond)
@@ -85,7 +85,7 @@ func TestLimiter_Drain(t *testing.T) {
 	NewLimiter[string](0).Drain("a")
 }
 
-// A key in use keeps its bucket while others come and go.
+// A key in use keeps its bucket while others are added and dropped.
 func TestLimiter_ManyKeysKeepBusyBuckets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewLimiter[string](1)

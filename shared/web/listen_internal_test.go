@@ -18,7 +18,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// scriptedListener returns what it was given, and then waits to be closed.
+// scriptedListener returns the connections and errors of its script, and then waits to be closed.
 type scriptedListener struct {
 	net.Listener
 	script chan any // a net.Conn or an error

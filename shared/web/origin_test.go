@@ -14,7 +14,7 @@ import (
 	"rejoin/shared/must"
 )
 
-// Whatever the service and its access control, pages of other origins change nothing.
+// Pages of other origins change nothing, with any service and any access control.
 func TestAttackPagesOfOtherOriginsWrite(t *testing.T) {
 	t.Parallel()
 	off := must.Value(NewAccess(AccessConfig{CORSOrigins: []string{app1}}, daemon.NewEnv(nil)))(t)
@@ -75,7 +75,7 @@ func TestAttackPagesOfOtherOriginsWrite(t *testing.T) {
 		passed, refused := 0, 0
 		for name, tt := range tests {
 			if a == nil && strings.HasPrefix(name, "a listed page") {
-				continue // there is no list
+				continue // it has no list
 			}
 			t.Run(mode+", "+name, func(t *testing.T) {
 				for _, method := range methods {
@@ -105,8 +105,8 @@ func TestAttackPagesOfOtherOriginsWrite(t *testing.T) {
 	}
 }
 
-// A page of another origin cannot send a token without being asked for it: what has one comes
-// from another program. Where tokens mean nothing, it is no proof of anything.
+// A page of another origin cannot send a token without a preflight: a request with a token is
+// of another program. Without access control a token proves nothing.
 func TestOriginCheck_BearerToken(t *testing.T) {
 	off := must.Value(NewAccess(AccessConfig{}, daemon.NewEnv(nil)))(t)
 	foreign := header("Origin", "https://evil.example", headerFetchSite, "cross-site", "Authorization", "Bearer "+authtest.Of(t, "alice", "s"), "Content-Length", "0")

@@ -165,7 +165,7 @@ func TestRefusals_ManyClientsAndCauses(t *testing.T) {
 	})
 }
 
-// A timer that fires while the application stops neither logs twice nor is left behind.
+// A timer that fires while the application stops neither logs twice nor outlives it.
 func TestRefusals_CloseWhileAWindowEnds(t *testing.T) {
 	for range 100 {
 		synctest.Test(t, func(t *testing.T) {
@@ -236,7 +236,7 @@ func TestRefusals_AreLoggedWhenTheListenerFails(t *testing.T) {
 	}
 }
 
-// Who comes without a valid token, under another name or from another page is in the log with the
+// A refusal for want of a valid token, or for another host or page, is in the log with the
 // reason; other refusals are at debug level.
 func TestRefusals_Levels(t *testing.T) {
 	for code, want := range map[Code]slog.Level{

@@ -42,7 +42,7 @@ func serve(t *testing.T, app *fiber.App) (addr string) {
 	return addr
 }
 
-// start runs app until stop is called, which returns what Serve returned.
+// start runs app until stop is called, which returns the result of Serve.
 func start(t *testing.T, app *fiber.App, grace time.Duration) (addr string, stop func() error) {
 	t.Helper()
 	ln := must.Value(Listen(daemon.NewEnv(nil), "127.0.0.1:0", "--addr", Bounds{}))(t)
@@ -190,7 +190,7 @@ func TestServe_SilentConnections(t *testing.T) {
 	read := make(chan struct{})
 	addr, stop := startOn(t, app, hookedListener{Listener: ln, read: sync.OnceFunc(func() { close(read) })}, waittest.Timeout)
 	silent := dial(t, addr)
-	<-read // or the server would set its deadline behind the stop
+	<-read // or the server would set its deadline after the stop
 	must.NoError(t, stop())
 	expectProblem(t, silent.receive(t, "GET"), CodeRequestTimeout)
 }
@@ -310,7 +310,7 @@ func TestServe_SlowRequest(t *testing.T) {
 	}
 }
 
-// The time is for a part of the body, however its bytes come.
+// The time is for a part of the body, at any pace of its bytes.
 func TestServe_TricklingBody(t *testing.T) {
 	t.Parallel()
 	const patient = 5 // parts
@@ -365,7 +365,7 @@ func TestServe_IdleConnection(t *testing.T) {
 	}
 }
 
-// What is left of a body is not the next request, and a client that is still sending
+// The rest of a body is not the next request, and a client that is still sending
 // must see the answer all the same.
 func TestServe_UnreadBody(t *testing.T) {
 	t.Parallel()
@@ -387,7 +387,7 @@ func TestServe_UnreadBody(t *testing.T) {
 	}
 }
 
-// Who takes a connection over gets it also when it has ended before: there may be something to release.
+// TakeOver passes a connection on also when it has ended before: the receiver may have resources to release.
 func TestTakeOver_ConnectionEndsBefore(t *testing.T) {
 	t.Parallel()
 	app := NewApp(Config{Service: "test"})
@@ -412,7 +412,7 @@ func TestTakeOver_ConnectionEndsBefore(t *testing.T) {
 	}
 }
 
-// What reads a body while it writes the response has ended before the next connection gets the
+// A function that reads a body while it writes the response has ended before the next connection gets the
 // buffers that it reads from.
 func TestBody_AnswerCannotBeSent(t *testing.T) {
 	t.Parallel()
@@ -450,7 +450,7 @@ func TestBody_AnswerCannotBeSent(t *testing.T) {
 	}
 }
 
-// What an answer takes counts for its client until it is written, or its connection has ended.
+// The memory of an answer counts for its client until it is written, or its connection has ended.
 func TestAttackUnreadAnswers(t *testing.T) {
 	t.Parallel()
 	const size = 20 << 20 // more than the kernel takes
@@ -510,7 +510,7 @@ func TestSend_AfterTheRequestIsCarriedOut(t *testing.T) {
 	}
 }
 
-// A body that ends before its length, or without its last chunk, is none.
+// A body that ends before its length, or without its last chunk, is refused.
 func TestBody_EndsEarly(t *testing.T) {
 	t.Parallel()
 	app := NewApp(Config{Service: "test", MaxBodyBytes: func() int { return 1 << 20 }})
