@@ -91,7 +91,7 @@ func TestMetrics_Connected(t *testing.T) {
 	wait("reconnects_total", 1) // the first connection does not count
 }
 
-// A log whose replicas need more servers than the cluster has is waited for.
+// The service waits for a log whose replicas need more servers than the cluster has.
 func TestCreate_WaitsForEnoughServers(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
@@ -129,7 +129,7 @@ func (w waits) Run(ctx context.Context) error {
 	return nil
 }
 
-// A service that was left over from an earlier version ends when a later one has converted the log.
+// A service of an earlier version ends when a later one has converted the log.
 func TestServe_LogIsConverted(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	cfg, none := backend.Config{NATSURL: srv.URL()}, slog.New(slog.DiscardHandler)

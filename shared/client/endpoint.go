@@ -18,7 +18,7 @@ import (
 // logged, and the call is repeated later.
 type TokenFunc func(ctx context.Context) (string, error)
 
-// endpoint is a server's URL with the token and the HTTP client for it.
+// endpoint is a server's URL with the token function and the HTTP client for it.
 type endpoint struct {
 	base  string
 	token TokenFunc

@@ -147,7 +147,7 @@ func (f *fakeIngest) work(w io.Writer, path string, lines [][]byte, fault ingest
 		}
 		tell(map[string]any{"index": i, "id": id, "duplicate": duplicate})
 	}
-	tell(map[string]any{"accepted": len(lines), "stopped": stopped}) // of the counts, a publisher looks whether there are any
+	tell(map[string]any{"accepted": len(lines), "stopped": stopped}) // a publisher only checks that the counts are present
 }
 
 // unwanted is in messages that the server refuses.

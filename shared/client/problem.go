@@ -13,7 +13,7 @@ import (
 // maxProblemBytes bounds the bytes that are read of a refusal.
 const maxProblemBytes = 64 << 10
 
-// refusal reads an answer with another status than that of success.
+// refusal reads an answer with another status than the expected one.
 func refusal(resp *http.Response) *Error {
 	e := &Error{Status: resp.StatusCode, RetryAfter: retryAfter(resp.Header.Get("Retry-After"))}
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxProblemBytes)) // it may break off, or have no end

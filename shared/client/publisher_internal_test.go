@@ -110,7 +110,7 @@ func (w *watched) AfterFunc(f func()) func() bool {
 	}
 }
 
-// A publisher may live for months: nothing is left of a request, first or repeated.
+// A publisher may run for months: a request, first or repeated, leaks nothing.
 func TestPublisher_RequestsLeaveNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attempts := 0

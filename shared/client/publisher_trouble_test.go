@@ -306,7 +306,7 @@ func TestPublisher_NotStoredIsRetriedForLonger(t *testing.T) {
 	})
 }
 
-// TestPublisher_UnknownOutcomeOutlivesRetries first loses an answer and then hears that the session
+// TestPublisher_UnknownOutcomeOutlivesRetries first loses an answer and then receives a refusal, since the session
 // is closed: the message may have been stored before that.
 func TestPublisher_UnknownOutcomeOutlivesRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

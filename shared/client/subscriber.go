@@ -40,8 +40,8 @@ func NewSubscriber(cfg SubscriberConfig) (*Subscriber, error) {
 	return s, nil
 }
 
-// Cursor returns the cursor after the event that was yielded last, or that with which the
-// subscription began when no event was yielded; it is empty when neither is known. It
+// Cursor returns the cursor after the event that was yielded last, or the one at which the
+// subscription begins when no event was yielded; it is empty when neither is known. It
 // also moves when the server reports a cursor while no events arrive. It never
 // covers events that were read and not yielded.
 //

@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m, natstest.IgnoreLeaks()...)) }
 
 // world is a log of two partitions, and stores on it as processes of their own would
-// have them. The janitor is played by the test.
+// have them. The test plays the janitor.
 type world struct {
 	t       *testing.T
 	server  *natstest.Server

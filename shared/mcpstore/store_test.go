@@ -124,7 +124,7 @@ func TestSessionClosed(t *testing.T) {
 	for range 2 {
 		must.NoError(t, a.SessionClosed(t.Context(), "s"))
 	}
-	// Whether or not the other replica has heard of it, the log refuses an event.
+	// The log refuses an event, even when the other replica does not know of the end yet.
 	if err := b.Append(t.Context(), "s", "own", []byte("1")); !errors.Is(err, session.ErrClosed) || len(w.entries("s", "own")) != 1 {
 		t.Errorf("an event is stored after the end, %v", err)
 	}
@@ -203,7 +203,7 @@ func TestAppend_FailureLeavesItsIndexEmpty(t *testing.T) {
 		t.Fatalf("%v, after %s", err, time.Since(began))
 	}
 	w.start()
-	// Nothing follows: another process hears of it from the mender.
+	// No event follows: another process learns it from the mender's note.
 	b := w.store(Config{})
 	waittest.Until(t, "another process knows of it", func() bool {
 		_, err := after(t, b, "s", "req", 0)

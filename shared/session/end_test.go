@@ -143,7 +143,7 @@ func TestEnd_Concurrent(t *testing.T) {
 	}
 }
 
-// A registry that lists sessions shows the end soon, also one that heard of it from the log.
+// A registry that lists sessions shows the end soon, also one that read it from the log.
 func TestEnd_IndexShowsIt(t *testing.T) {
 	_, r, l := single(t)
 	other, _ := open(t, l.Conn())

@@ -222,8 +222,8 @@ func TestReadOnly_LeavesTheIndex(t *testing.T) {
 	waittest.Until(t, "the registry is written by another service", func() bool { rec, _ := edge.Session("s"); return rec.Revision != 0 })
 }
 
-// A registry that keeps some partitions has their records alone, those of before until it has the
-// others, and all that is written meanwhile.
+// A registry that keeps some partitions has their records alone, those of the previous ones until it
+// has the others, and all that are written meanwhile.
 func TestKeep_RecordsOfPartitions(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	nc := connect(t, srv)

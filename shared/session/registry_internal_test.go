@@ -93,7 +93,7 @@ func TestWrite_AnotherOneIsUnderWay(t *testing.T) {
 	}
 }
 
-// While a new watch fills the next copy, the one of before may lack sessions that were opened long ago.
+// While a new watch fills the next copy, the previous one may lack sessions that were opened long ago.
 func TestMatching_CopyIsReplaced(t *testing.T) {
 	_, r := onePartition(t)
 	names := func() string {

@@ -144,7 +144,7 @@ func TestAccess_Refusals(t *testing.T) {
 func TestAccess_KeysCannotBeFetched(t *testing.T) {
 	t.Parallel()
 	addr := serveGuarded(t, access(t, func(cfg *AccessConfig) {
-		cfg.SecretFile, cfg.JWKSURL, cfg.Issuer = "", "http://127.0.0.1:1/", "login" // nobody listens there
+		cfg.SecretFile, cfg.JWKSURL, cfg.Issuer = "", "http://127.0.0.1:1/", "login" // no server listens there
 	}), SameSiteLax)
 	key := must.Value(rsa.GenerateKey(rand.Reader, 2048))(t)
 	token := must.Value(jwt.NewWithClaims(jwt.SigningMethodRS256, jwt.MapClaims{}).SignedString(key))(t)
@@ -342,7 +342,7 @@ func TestCookie_OnlyFromABearerToken(t *testing.T) {
 	}
 }
 
-// Browsers drop a larger cookie without a word, and the page would then be refused as one without a token.
+// Browsers silently drop a larger cookie, and the page would then be refused as one without a token.
 func TestCookie_TokenTooLong(t *testing.T) {
 	addr := serveGuarded(t, access(t, nil), SameSiteLax)
 	token := authtest.Token(t, "alice", func(token *auth.Token) {
