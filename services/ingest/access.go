@@ -12,7 +12,7 @@ import (
 )
 
 // guard returns a handler that calls h for requests whose token may publish to the
-// session in the path. A name that is none is left to h.
+// session in the path. h handles an invalid name.
 func (s *Service) guard(h fiber.Handler) fiber.Handler {
 	return s.cfg.Access.GuardFor(func(c *fiber.Ctx, grants auth.Grants) bool {
 		name, err := web.Param(c, "session")
@@ -20,14 +20,14 @@ func (s *Service) guard(h fiber.Handler) fiber.Handler {
 	}, h)
 }
 
-// usedBy returns whether a session is there for a caller; see [auth.Grants.Uses].
+// usedBy returns a function that reports whether a session exists for a caller; see [auth.Grants.Uses].
 func usedBy(g auth.Grants) func(session.Record) bool {
 	return func(rec session.Record) bool { return g.Uses(rec.Owner, rec.Members) }
 }
 
 // owned returns a session as the log has it, if the caller is its owner or acts for the owner, which is
-// not asked without access control: the error is problem.ErrMember to a member, and to all others one that
-// wraps [session.ErrNotFound]. The copy of the registry may have a session of a name that is
+// not checked without access control: the error is problem.ErrMember for a member, and for all others one that
+// wraps [session.ErrNotFound]. The name of a session in the registry's copy may be
 // another owner's by now, so the log is asked too.
 func (s *Service) owned(ctx context.Context, name string, grants auth.Grants) (session.Record, error) {
 	if !s.cfg.Access.On() {
@@ -55,7 +55,7 @@ func mayManage(rec session.Record, grants auth.Grants) error {
 	}
 }
 
-// publisher returns whom the rates of a request are counted for: the token's subject, or the
+// publisher returns the publisher that the rates of a request are counted for: the token's subject, or the
 // client's address without access control.
 func (s *Service) publisher(c *fiber.Ctx, grants auth.Grants) string {
 	if s.cfg.Access.On() {

@@ -27,7 +27,7 @@ const (
 	batchAheadBytes = 4 << 20
 )
 
-// result is what became of a message of a batch.
+// result is the outcome of a message of a batch.
 type result struct {
 	index int
 	stored
@@ -39,25 +39,25 @@ type result struct {
 //
 //	source ──▶ read: check, begin ──▶ pending ──▶ settle: wait, report, in order
 //
-// At the first trouble that is not the message's own nothing more is begun: what
-// follows would only overtake it.
+// At the first trouble that is not the message's own nothing more is begun: later
+// messages would only overtake it.
 type batch struct {
 	service  *Service
 	ctx      context.Context //nolint:containedctx // of the request's span; it does not end
-	template message         // session, stream, and what holds for every message
+	template message         // session, stream, and the other fields that every message has
 	from     request.Source
 	report   func(result)
 	stopping <-chan struct{} // closed when the server stops
 	over     <-chan struct{} // closed when the rest is not wanted; may be nil
 	memory   *quota.Pool     // that the elements of from hold
-	client   string          // whom for
+	client   string          // the one that memory is taken for
 	slow     slowness
 	paused   time.Duration // for the rate so far: for this message, or for all
 
 	series   *eventlog.Series
 	life     string // of the session, at the first message
 	refusal  sync.Once
-	whyEnded error // that JetStream refused a message for; set by refusal
+	whyEnded error // why JetStream refused a message; set by refusal
 
 	pending chan *pendingMessage // its room is taken by each batch, as little as it may be
 	ahead   *quota.Pool          // bytes under way
@@ -175,7 +175,7 @@ func (b *batch) read() *stop {
 }
 
 // keep returns problem.ErrOpenedAgain when the session has another life than at the batch's first
-// message: what was refused for the first life would be overtaken.
+// message: later messages would overtake those that were refused for the first life.
 func (b *batch) keep(life string) error {
 	b.life = cmp.Or(b.life, life)
 	if life != b.life {
@@ -184,7 +184,7 @@ func (b *batch) keep(life string) error {
 	return nil
 }
 
-// once asks why a message was refused because of its fence, for all that were.
+// once calls why, which asks why a message was refused because of its fence, once for all such messages.
 func (b *batch) once(why func() error) error {
 	b.refusal.Do(func() { b.whyEnded = why() })
 	return b.whyEnded
@@ -205,7 +205,7 @@ func (b *batch) next(m message) (under *inFlight, err error) {
 	return b.send(m)
 }
 
-// ended returns the end of a batch that does not go on, with index as the first message
+// ended returns the end of a batch that does not continue, with index as the first message
 // that is not tried, or nil.
 func (b *batch) ended(index int) *stop {
 	select {
@@ -220,8 +220,8 @@ func (b *batch) ended(index int) *stop {
 	}
 }
 
-// await waits for what was begun, and returns the first trouble. What follows a message
-// that was refused because of its fence is refused too, and not reported.
+// await waits for the messages that were begun, and returns the first trouble. The messages after one
+// that was refused because of its fence are refused too, and not reported.
 func (b *batch) await() (first *stop) {
 	for p := range b.pending {
 		r := result{index: p.index}
@@ -257,11 +257,11 @@ func stops(p *web.Problem) bool {
 }
 
 // maxErrors is how many messages a summary names that were not stored, and how many a batch may
-// have that are refused before they are handed to the log: after those it stops.
+// have that are refused before they are sent to the log: after those it stops.
 const maxErrors = 1000
 
 // longestPause is how long a batch is slowed down at a time: for one of its messages when
-// it is a text in NDJSON, which waits in its client, and else for all of them together.
+// it is a text in NDJSON, which waits in its client, else for all of them together.
 const longestPause = 10 * time.Second
 
 // errHalted is returned when a batch ends while it waits.
@@ -289,10 +289,10 @@ func (b *batch) send(m message) (under *inFlight, err error) {
 	return under, err
 }
 
-// pace tries until what it tries is not refused for the rate any more.
+// pace calls try until try is not refused for the rate any more.
 //
 // A batch over its rate returns its slot among the publishes in flight and tries again, so
-// that what it knows of the session is never old when the publish begins.
+// that its record of the session is never old when the publish begins.
 func (b *batch) pace(try func() error) error {
 	for {
 		err := try()
@@ -323,7 +323,7 @@ func (b *batch) pause(d time.Duration) bool {
 
 // summary is the answer to the messages of one request.
 type summary struct {
-	// Accepted counts the messages that are stored, Duplicates those of them that were
+	// Accepted counts the messages that are stored, Duplicates those of them that were stored
 	// before. Refused are not stored; Unknown have an unknown outcome.
 	Accepted   int `json:"accepted"`
 	Duplicates int `json:"duplicates"`
@@ -333,18 +333,18 @@ type summary struct {
 	LastID *string `json:"lastId"`
 	// Errors names the first that are not stored, or whose outcome is unknown.
 	Errors []refusal `json:"errors"`
-	// Stopped says which message was the first that was not tried, and why.
+	// Stopped is the first message that was not tried, with the reason.
 	Stopped *refusal `json:"stopped"`
 }
 
-// refusal says why a message is not stored.
+// refusal is the reason why a message is not stored.
 type refusal struct {
 	Index  int      `json:"index"`
 	Code   web.Code `json:"code"`
 	Detail string   `json:"detail,omitempty"`
 }
 
-// acceptance says that a message is stored.
+// acceptance is the result of a message that is stored.
 type acceptance struct {
 	Index int `json:"index"`
 	stored
@@ -352,7 +352,7 @@ type acceptance struct {
 
 func newSummary() *summary { return &summary{Errors: []refusal{}} }
 
-// add takes in the result of the next message.
+// add counts the result of the next message.
 func (s *summary) add(r result) {
 	if r.problem == nil {
 		s.Accepted++
@@ -390,8 +390,8 @@ func (r result) line() []byte {
 
 func ndjson(v any) []byte { return append(event.MustJSON(v), '\n') }
 
-// store stores a batch and returns its summary. The error is what kept all of it from
-// being tried.
+// store stores a batch and returns its summary. The error is the reason why no message was
+// tried.
 func (s *Service) store(b *batch) (*summary, error) {
 	if err := b.template.checkNames(); err != nil {
 		return nil, err
@@ -430,7 +430,7 @@ func (b *batch) answerEach(conn net.Conn, w *bufio.Writer) {
 			return
 		}
 		if !gone && out.Write(w, lines) != nil {
-			gone = true // the client has gone
+			gone = true // the client has disconnected
 			end()
 		}
 	}

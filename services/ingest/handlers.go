@@ -71,7 +71,7 @@ func (s *Service) answerBatch(c *fiber.Ctx, req publishRequest, from request.Sou
 		}
 		return answerSummary(c, sum)
 	}
-	// Later than this there is no status any more.
+	// After these checks the status is sent.
 	if err := b.template.checkNames(); err != nil {
 		return problem.Of(err)
 	}
@@ -115,7 +115,7 @@ func answerSummary(c *fiber.Ctx, sum *summary) error {
 	return c.JSON(sum)
 }
 
-// publishRequest is what a request says of its messages.
+// publishRequest has the headers and parameters of a request to publish.
 type publishRequest struct {
 	message message // without data
 	media   request.MediaType
@@ -160,12 +160,12 @@ func (s *Service) answerClose(c *fiber.Ctx) error {
 	return c.SendStatus(fiber.StatusNoContent)
 }
 
-// closeRequest says what is to be closed.
+// closeRequest is a request to close a session or a stream.
 type closeRequest struct {
 	session, stream string // no stream: the whole session
 	clear           bool
-	grants          auth.Grants // of who asks for it
-	closer          string      // in whose rate and share it counts
+	grants          auth.Grants // of the caller
+	closer          string      // the caller, in whose rate and share it counts
 }
 
 func readClose(c *fiber.Ctx) (req closeRequest, err error) {
@@ -188,7 +188,7 @@ func readClose(c *fiber.Ctx) (req closeRequest, err error) {
 }
 
 // close ends a session or stream in the log. After it has returned nil JetStream stores
-// nothing more of it, from any publisher. The end of a stream stays in the log until its session is
+// no more events of it, from any publisher. The end of a stream stays in the log until its session is
 // forgotten, so it counts in the rate of new sessions. Errors wrap [session.ErrNotFound], [problem.ErrBusy],
 // [session.ErrUnavailable] or [problem.ErrCloseFailed], or are a [*problem.RateError].
 func (s *Service) close(req closeRequest) error {

@@ -52,7 +52,7 @@ type Service struct {
 	streams      *streams.Limit
 	endings      streams.Endings
 	memory       *quota.Pool // that requests and results may take, in bytes
-	// idPrefixes has what the IDs of a place begin with: its tag is two hashes.
+	// idPrefixes has the prefix of a place's event IDs: its tag is two hashes.
 	idPrefixes *lru.Cache[event.TagParts, string]
 	// The rates of messages, and of new sessions; nil without a limit.
 	publishers, perSession, creators *web.Limiter[string]

@@ -44,7 +44,7 @@ func (s *Service) putMembers(c *fiber.Ctx) error {
 }
 
 // setMembers replaces the members of a session for its owner. Each change is an entry of the log
-// as large as an opening, so it counts as one in the rate of who asks for it. Errors are those of
+// as large as an opening, so it counts as one in the rate of its creator. Errors are those of
 // owned and [session.Registry.SetMembers], a [*problem.RateError], a [*session.FullError] or problem.ErrBusy.
 //
 // It returns only when log and index have the members, so that new members have access at once.
@@ -70,7 +70,7 @@ func (s *Service) setMembers(name string, members []string, grants auth.Grants, 
 		if err := checkSize(rec, members); err != nil {
 			return err
 		}
-		leave() // what an attempt before had
+		leave() // gives back the share of the previous attempt
 		leave = func() {}
 		more := session.MembersBytes(members) - session.MembersBytes(rec.Members)
 		if more <= 0 {

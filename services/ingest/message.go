@@ -22,16 +22,16 @@ type message struct {
 	key             string // the idempotency key, or empty
 	keyIndex        uint64 // of the message among those with the key
 	trace           tracing.Context
-	publisher       string      // whom rates are counted for; empty on NATS
-	client          string      // who gets the session, if that is new; see [web.Clients.Client]
-	grants          auth.Grants // of who publishes it over HTTP
-	trusted         bool        // it came on NATS, whose access control is its own
-	batch           *batch      // that it is one of, or nil
+	publisher       string      // that rates are counted for; empty on NATS
+	client          string      // that gets the session, if that is new; see [web.Clients.Client]
+	grants          auth.Grants // of its publisher over HTTP
+	trusted         bool        // it was sent on NATS, which has its own access control
+	batch           *batch      // that it belongs to, or nil
 	data            []byte
 }
 
-// sharer returns whose share of the slots the message takes: its publisher's, and on NATS, which
-// does not name that, its session's.
+// sharer returns the name in whose share the message takes its slot: its publisher's, and on NATS, which
+// does not name the publisher, its session's.
 func (m message) sharer() string {
 	if m.trusted {
 		return "session " + m.session
@@ -39,7 +39,7 @@ func (m message) sharer() string {
 	return sharerOf(m.publisher)
 }
 
-// sharerOf returns whose share what a publisher asks for over HTTP takes.
+// sharerOf returns the name in whose share the requests of a publisher over HTTP take their slots.
 func sharerOf(publisher string) string { return "publisher " + publisher }
 
 // stored is a publisher's answer for an event in the log.
@@ -48,7 +48,7 @@ type stored struct {
 	Duplicate bool   `json:"duplicate"`
 }
 
-// mayBeRepeated adds problem.ErrRepeated to what wraps [session.ErrClosed], when m has a key.
+// mayBeRepeated adds problem.ErrRepeated to an error that wraps [session.ErrClosed], when m has a key.
 func (m message) mayBeRepeated(err error) error {
 	if m.key != "" && errors.Is(err, session.ErrClosed) {
 		return fmt.Errorf("%w: %w", problem.ErrRepeated, err)
@@ -83,7 +83,8 @@ func (m message) check(maxBytes int) error {
 }
 
 // compact takes the white space out of a message that was printed over several lines: a frame
-// of SSE would need a field for each line. What was checked becomes shorter in its place, so that it takes no more memory.
+// of SSE would need a field for each line. The checked message becomes shorter in its place, so that it takes no more
+// memory.
 func (m *message) compact() {
 	if bytes.ContainsAny(m.data, "\n\r") {
 		m.data = event.Compact(m.data)
@@ -96,7 +97,7 @@ type publishLog struct {
 	bodies bool // with the message
 }
 
-// published tells what became of a message that was begun, or why it was not.
+// published logs the outcome of a message that was begun, or why it was not.
 func (l publishLog) published(ctx context.Context, m message, ack stored, err error) {
 	if !l.Enabled(ctx, slog.LevelDebug) {
 		return

@@ -51,14 +51,14 @@ func (s *Service) listen() (micro.Service, error) {
 		_ = svc.Stop() // the other error says why
 		return nil, fmt.Errorf("cannot offer the service on NATS: %w", err)
 	}
-	// Who gets an answer over HTTP, which comes later, finds the service on NATS as well.
-	// Without a connection it is found when there is one again.
+	// HTTP is served only after this: a publisher that gets an answer there finds the service on NATS as well.
+	// Without a connection the service is found when there is one again.
 	_ = s.backend.Conn.FlushTimeout(flushTimeout)
 	return svc, nil
 }
 
-// asked returns a handler that calls answer, which must call visits.leave. It leaves requests alone whose reply is
-// no inbox, before anything is done: an answer to any other subject would be stored in the log, or ask another
+// asked returns a handler that calls answer, which must call visits.leave. It ignores requests whose reply is
+// no inbox: an answer to any other subject would be stored in the log, or ask another
 // service, and a consumer delivers with a reply of its own.
 func (s *Service) asked(answer func(micro.Request)) micro.Handler {
 	return micro.HandlerFunc(func(req micro.Request) {
@@ -96,7 +96,7 @@ func (s *Service) answer(req micro.Request) {
 }
 
 // hold takes a slot among the requests on NATS, and memory for the message; left gives both
-// back. NATS does not tell who asks, so it is the session that has a share of them. The error
+// back. NATS does not name the publisher, so the session has a share of them. The error
 // is problem.ErrBusy or [web.ErrNoMemory].
 func (s *Service) hold(m message) (left func(), err error) {
 	session, bytes := m.sharer(), int64(len(m.data))
@@ -167,9 +167,9 @@ func (s *Service) answerSession(req micro.Request) {
 	}()
 }
 
-// lookUp answers a request for a session as POST /v1/sessions is answered: who publishes straight to the
-// log needs the life. It opens none. The answer says that a generation has begun for the server that is
-// connected, so that what is published then takes no earlier event's ID.
+// lookUp answers a request for a session as POST /v1/sessions is answered: a publisher that writes straight to the
+// log needs the life. It opens none. It answers only once a generation has begun for the server that is
+// connected, so that an event that is published then takes no earlier event's ID.
 func (s *Service) lookUp(req micro.Request, name string) {
 	ctx, cancel := s.limit(context.Background(), s.cfg.AckTimeout)
 	defer cancel()
@@ -188,7 +188,8 @@ func (s *Service) lookUp(req micro.Request, name string) {
 // under way: most of --max-in-flight, so that single messages find a slot.
 func arraysAtOnce(inFlight int) int { return max(inFlight*3/4/batchAhead, 1) }
 
-// answerArray stores an array when there is a slot for it. A stop ends it where it is.
+// answerArray stores an array when there is a slot for it. When the service stops, the array's remaining messages
+// are not stored.
 func (s *Service) answerArray(ctx context.Context, req micro.Request, m message, media request.MediaType) {
 	select {
 	case s.arrays <- struct{}{}:
@@ -203,7 +204,7 @@ func (s *Service) answerArray(ctx context.Context, req micro.Request, m message,
 		s.refuse(req, err)
 		return
 	}
-	// It does not wait for a rate: the requests after it would.
+	// It does not wait for a rate: the requests after it would wait too.
 	sum, err := s.store(&batch{service: s, ctx: ctx, template: m, from: from, stopping: s.visits.over, slow: slowNever})
 	if err != nil {
 		s.refuse(req, err)

@@ -98,12 +98,12 @@ func (s *Service) send(ctx context.Context, m *message, patience time.Duration) 
 			return nil, err
 		}
 	}
-	// Only now: who may not publish to a session must not use up its rate.
+	// Only now: a client that may not publish to a session must not use up its rate.
 	if wait := s.perSession.Take(m.session); wait > 0 {
 		return nil, &problem.RateError{Of: "session", What: "messages", Wait: wait}
 	}
 	first := false
-	if err := s.admitStream(u.ctx, u.session, func() (err error) { // what is refused before opens no stream
+	if err := s.admitStream(u.ctx, u.session, func() (err error) { // a message that was refused above opens no stream
 		u.begun = time.Now()
 		first, err = s.streams.Enter(u.session, m.stream, u.begun)
 		return err
@@ -135,7 +135,7 @@ func (u *inFlight) awaitCounted() (stored, error) {
 	return ack, err
 }
 
-// await returns when JetStream has acknowledged the event, or has not.
+// await returns when JetStream has acknowledged the event, or when it has failed.
 func (u *inFlight) await() (stored, error) {
 	defer u.releaseSlot()
 	s := u.service
@@ -150,7 +150,7 @@ func (u *inFlight) await() (stored, error) {
 	return stored{ID: s.eventID(u.session, u.message.stream, at), Duplicate: at.Duplicate}, nil
 }
 
-// refused says why JetStream refused an event because of its fence. Other errors stay.
+// refused returns the reason why JetStream refused an event because of its fence. It returns other errors unchanged.
 func (u *inFlight) refused(err error) error {
 	if !errors.Is(err, eventlog.ErrClosed) {
 		return err
@@ -165,7 +165,7 @@ func (u *inFlight) refused(err error) error {
 	return fmt.Errorf("%w: %w", problem.ErrFenced, m.mayBeRepeated(why()))
 }
 
-// whyEnded asks the log what has ended, which the copy of the registry may not have yet.
+// whyEnded asks the log whether session or stream has ended, which the copy of the registry may not have yet.
 func (u *inFlight) whyEnded() error {
 	s, m := u.service, u.message
 	now, err := s.backend.Sessions.Get(u.ctx, m.session)
@@ -186,7 +186,7 @@ func (u *inFlight) whyEnded() error {
 }
 
 // takeShared takes a slot among the publishes and closes under way, in the share of a client.
-// patience is how long it waits for one; who has it gives it back to s.publishes. The error is problem.ErrBusy.
+// patience is how long it waits for one; the caller gives it back to s.publishes. The error is problem.ErrBusy.
 func (s *Service) takeShared(ctx context.Context, client string, patience time.Duration) error {
 	if s.publishes.Take(client, 1) {
 		return nil
@@ -238,7 +238,7 @@ func generationOf(at eventlog.Ack, generations []event.Generation) string {
 }
 
 // stillOpen returns an error that wraps [session.ErrClosed] when a stream is among the
-// endings and the log says so too: it may have lost the end since.
+// endings and the log has its end too: the log may have lost the end since.
 func (s *Service) stillOpen(ctx context.Context, rec session.Record, m message) error {
 	if !s.endings.Has(m.session, rec.Life, m.stream) {
 		return nil
@@ -262,7 +262,7 @@ const endsAskedRate = 1
 // admitStream calls enter, which counts a stream of a session or checks whether it may count. Before
 // the stream is refused with [streams.ErrTooMany] the log is asked which of those that count have
 // ended at another ingest, in the caller's slot among the publishes. The error is a [*problem.RateError]
-// when the log would be asked too often.
+// if the log would be asked too often.
 func (s *Service) admitStream(ctx context.Context, rec session.Record, enter func() error) error {
 	err := enter()
 	if !errors.Is(err, streams.ErrTooMany) {
@@ -293,7 +293,7 @@ func (s *Service) checkStream(ctx context.Context, rec session.Record, m message
 	return s.admitStream(ctx, rec, check)
 }
 
-// count counts and logs what became of a message.
+// count counts and logs the outcome of a message.
 func (s *Service) count(ctx context.Context, m message, ack stored, err error) {
 	s.metrics.publishedAs(ack, err)
 	s.log.published(ctx, m, ack, err)

@@ -72,7 +72,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 // Addr returns the address that the service is bound to.
 func (s *Service) Addr() net.Addr { return s.ln.Addr() }
 
-// Routes returns what the service answers, for another application to serve as
+// Routes returns the routes of the service, for another application to serve as
 // well. That one should stop before Run's context ends.
 func (s *Service) Routes() []web.Route {
 	return []web.Route{
@@ -84,8 +84,8 @@ func (s *Service) Routes() []web.Route {
 	}
 }
 
-// Run serves until ctx ends, then answers the requests under way, and returns nil. What
-// takes longer than a close may is cut off.
+// Run serves until ctx ends, then answers the requests under way, and returns nil. Requests
+// that take longer than a close may are cut off.
 func (s *Service) Run(ctx context.Context) error {
 	onNATS, err := s.listen()
 	if err != nil {
@@ -111,7 +111,7 @@ type ProgramConfig struct {
 	Clients  web.ClientsConfig       `embed:""`
 }
 
-// Check reports what would keep the program from starting, a line for each problem.
+// Check reports the problems that would keep the program from starting, a line for each.
 func (cfg *ProgramConfig) Check() error {
 	c := cfg.Ingest
 	c.Streams, c.Sessions = cfg.Streams, cfg.Sessions

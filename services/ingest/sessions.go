@@ -22,7 +22,7 @@ import (
 // sessionAnswer is a client's answer about its session.
 type sessionAnswer struct {
 	Session string `json:"session"`
-	// Life tells this use of the name from earlier ones. Who publishes to the log
+	// Life tells this use of the name from earlier ones. A publisher that writes to the log
 	// directly needs it: it is part of the subject.
 	Life string `json:"life"`
 	// Partition is the session's, for proxies that send each to few edges.
@@ -44,8 +44,8 @@ func noAccessControl() error {
 
 // createSession answers POST /v1/sessions.
 //
-// That a name is taken shows, also to those who do not own it: a name is given once. A client that must
-// not learn other names has a pattern of its own in its token.
+// The answer shows to every client that a name is taken, also when another one owns it: a name is given once.
+// A client that must not learn other names has a pattern of its own in its token.
 func (s *Service) createSession(c *fiber.Ctx) error {
 	grants := s.cfg.Access.Grants(c)
 	creator := s.publisher(c, grants)
@@ -130,7 +130,7 @@ func checkSize(rec session.Record, members []string) error {
 	return nil
 }
 
-// endedBefore returns what wraps [session.ErrClosed] when a name is taken by a session that
+// endedBefore returns an error that wraps [session.ErrClosed] when a name is taken by a session that
 // has ended and that the caller may know of, and otherwise err as it is.
 func (s *Service) endedBefore(ctx context.Context, name string, grants auth.Grants, err error) error {
 	if errors.Is(err, session.ErrExists) {
@@ -142,9 +142,9 @@ func (s *Service) endedBefore(ctx context.Context, name string, grants auth.Gran
 }
 
 // open returns the record of a message's session, if it is open. It may be older than the log: JetStream
-// refuses what comes after the end of its session or stream. Without access control
-// the first message opens its session. With it, the session must exist. Its owner, who acts for the
-// owner, and its members may publish; for everybody else it does not exist, open or not. A publisher
+// refuses events after the end of their session or stream. Without access control
+// the first message opens its session. With it, the session must exist. Its owner, clients that act for the
+// owner, and its members may publish; for all others it does not exist, open or not. A publisher
 // on NATS may publish to every session, since it could write to the log itself.
 //
 // Errors wrap [session.ErrNotFound], [session.ErrClosed], [session.ErrUnavailable] or

@@ -10,7 +10,7 @@ type visits struct {
 	inside sync.WaitGroup
 }
 
-// enter reports whether there is still somebody to answer; leave follows then.
+// enter reports whether a request may still be answered; then the caller must call leave.
 func (v *visits) enter() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -31,12 +31,12 @@ func (v *visits) close() {
 	v.inside.Wait()
 }
 
-// lanes run what is asked of one session one after the other, in the order of do, and that of
+// lanes run the requests of one session one after the other, in the order of do, and those of
 // different sessions at the same time. The zero value is ready. It is safe for concurrent use.
 type lanes struct {
 	mu sync.Mutex
-	// waiting is what follows what runs, by session; a session has an entry while its
-	// goroutine runs.
+	// waiting has the functions that are not called yet, by session; a session has an entry while
+	// its goroutine runs.
 	waiting map[string][]func()
 }
 
@@ -60,7 +60,7 @@ func (l *lanes) do(session string, run func()) {
 	}()
 }
 
-// next takes what follows, or ends the lane and returns nil.
+// next takes the session's next function, or ends the lane and returns nil.
 func (l *lanes) next(session string) (run func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 )
 
 var (
-	// ErrStreamClosed is returned when a session is open and its stream has ended.
-	// It comes along with [session.ErrClosed].
+	// ErrStreamClosed is returned, along with [session.ErrClosed], when a session is open and
+	// its stream has ended.
 	ErrStreamClosed = errors.New("the stream is closed")
 
 	// ErrRepeated is returned along with [session.ErrClosed] for a message with an
@@ -31,7 +31,7 @@ var (
 	// because of its fence: nothing is stored, as if it had not been tried.
 	ErrFenced = errors.New("the log refused the message")
 
-	// ErrMember is returned when a member of a session asks for what is its owner's.
+	// ErrMember is returned when a member of a session sends a request that only its owner may send.
 	ErrMember = errors.New("the caller is a member of the session, and not its owner")
 
 	// ErrOpenedAgain is returned when the session that a message was for has ended, and
@@ -44,8 +44,7 @@ var (
 	// ErrStopping is returned when the service is about to stop.
 	ErrStopping = errors.New("the service is stopping")
 
-	// ErrCloseFailed is returned when a close could not be finished. It comes
-	// along with the reason.
+	// ErrCloseFailed is returned, along with the reason, when a close could not be finished.
 	ErrCloseFailed = errors.New("the close is not finished")
 )
 
@@ -113,7 +112,7 @@ var answers = []struct {
 // RateError is returned when a publisher or a session has as many messages a second as it
 // may, or a client as many new sessions.
 type RateError struct {
-	Of, What string        // which of whom has too many, and of what
+	Of, What string        // a "publisher" has too many "messages"
 	Wait     time.Duration // until there may be another one
 }
 

@@ -11,12 +11,12 @@ import (
 	"rejoin/shared/quota"
 )
 
-// writeTimeout is how long a client that has sent everything may go without reading.
+// writeTimeout is how long a client that has sent everything may read nothing.
 const writeTimeout = 30 * time.Second
 
 // Lines are lines on their way to a client. Adding never waits for the client,
 // so one that writes everything before it reads does not wait for itself, as long as there is
-// memory for what it has not read, which --memory-budget bounds.
+// memory for the unread lines, which --memory-budget bounds.
 type Lines struct {
 	conn   net.Conn
 	over   func() // ends the batch
@@ -26,7 +26,7 @@ type Lines struct {
 	mu       sync.Mutex
 	more     sync.Cond
 	lines    []byte
-	held     int64 // bytes of memory that are taken for what is not written
+	held     int64 // bytes of memory that are taken for unwritten lines
 	closed   bool
 	extended time.Time
 }
@@ -38,7 +38,7 @@ func New(conn net.Conn, over func(), memory *quota.Pool, client string) *Lines {
 	return r
 }
 
-// Add adds a line. As long as lines come the client need not read.
+// Add adds a line. As long as lines are added the client need not read.
 func (r *Lines) Add(line []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,13 +46,13 @@ func (r *Lines) Add(line []byte) {
 	if r.memory.Take(r.client, int64(len(line))) {
 		r.held += int64(len(line))
 	} else {
-		r.over() // what was begun has its results all the same
+		r.over() // the messages that were begun have their results all the same
 	}
 	r.extend()
 	r.more.Signal()
 }
 
-// extend moves the deadline of what is written. The caller holds the lock.
+// extend moves the deadline of writes. The caller holds the lock.
 func (r *Lines) extend() {
 	if now := time.Now(); now.Sub(r.extended) > time.Second {
 		r.extended = now
@@ -60,8 +60,8 @@ func (r *Lines) extend() {
 	}
 }
 
-// Write writes lines in pieces; each that is gone moves the deadline. Their memory is free once all
-// of them are.
+// Write writes lines in pieces; each moves the deadline. Their memory is free once all
+// of them are written.
 func (r *Lines) Write(w *bufio.Writer, lines []byte) error {
 	defer func() {
 		r.mu.Lock()
@@ -89,14 +89,14 @@ func (r *Lines) letGo(n int64) {
 	r.held -= n
 }
 
-// Drop gives back all memory, when nothing is added any more.
+// Drop gives back all memory. The caller adds no more lines.
 func (r *Lines) Drop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.letGo(r.held)
 }
 
-// Close ends the lines: Take returns what is there, and then nothing.
+// Close ends the lines: Take returns the remaining ones, and then nothing.
 func (r *Lines) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,8 +107,8 @@ func (r *Lines) Close() {
 // maxSpare is the largest buffer that is used again: it counts for nothing while it is empty.
 const maxSpare = 256 << 10
 
-// Take returns what is there, and waits for some. It returns nothing at the end. spare is used for
-// what comes next.
+// Take waits for lines and returns all of them. It returns nothing at the end. spare is the buffer of
+// the next lines.
 func (r *Lines) Take(spare []byte) []byte {
 	if cap(spare) > maxSpare {
 		spare = nil

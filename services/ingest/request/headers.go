@@ -1,5 +1,5 @@
-// Package request reads what publishers send: the headers and bodies of one message or many, and the bodies
-// of requests about sessions.
+// Package request reads the requests of publishers: the headers and bodies of one message or many, and the
+// bodies of requests about sessions.
 package request
 
 import (
@@ -64,7 +64,7 @@ func Type(values []string) (string, error) {
 	return t, err
 }
 
-// MediaType is what a body is, as far as ingest tells bodies apart: one message, or many.
+// MediaType is the kind of a body, as far as ingest tells bodies apart: one message, or many.
 type MediaType struct {
 	Array, Lines bool // neither: one message
 	Envelopes    bool // of many, each is in an envelope
@@ -95,7 +95,7 @@ var mediaTypes = map[string]MediaType{
 // errUnknownType is the cause of a problem about a media type that no resource takes.
 var errUnknownType = errors.New("unknown media type")
 
-// BodyType returns what the body of a request is, which is never decompressed.
+// BodyType returns the kind of a request's body, which is never decompressed.
 func BodyType(c *fiber.Ctx) (MediaType, error) {
 	media, err := MediaOf(c.Get(fiber.HeaderContentType))
 	if encoding := c.Get(fiber.HeaderContentEncoding); err == nil && encoding != "" && !strings.EqualFold(encoding, "identity") {
@@ -104,7 +104,7 @@ func BodyType(c *fiber.Ctx) (MediaType, error) {
 	return media, err
 }
 
-// MediaOf returns what a body of a declared Content-Type is.
+// MediaOf returns the kind of a body with a declared Content-Type.
 func MediaOf(declared string) (MediaType, error) {
 	media, known := mediaTypes[declared]
 	if known {

@@ -159,8 +159,8 @@ func parseMembers(value json.RawMessage) ([]string, error) {
 	return all, nil
 }
 
-// jsonBody returns the body, of up to maxBody bytes, of a request that must be JSON: what is not
-// JSON in UTF-8 as it stands is refused.
+// jsonBody returns the body, of up to maxBody bytes, of a request. It refuses a body whose headers declare
+// anything but uncompressed JSON in UTF-8.
 func jsonBody(c *fiber.Ctx) ([]byte, error) {
 	media, err := BodyType(c)
 	if err == nil && !media.One() || errors.Is(err, errUnknownType) {

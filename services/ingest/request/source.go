@@ -23,7 +23,7 @@ type Source interface {
 	Next() (Element, error)
 }
 
-// Element is a message in a request, with what its envelope says of it.
+// Element is a message in a request, with the members of its envelope.
 type Element struct {
 	Data []byte
 	Type string // the SSE event type, or empty
@@ -31,7 +31,7 @@ type Element struct {
 	Held int64  // bytes of memory that it takes; see [Lines]
 }
 
-// LineError says what is wrong with one message before it is one.
+// LineError is returned for a line or element that yields no message.
 type LineError struct{ Err error }
 
 func (e *LineError) Error() string { return e.Err.Error() }
@@ -42,7 +42,7 @@ func (e *LineError) Unwrap() error { return e.Err }
 const shortArray = 64 << 10
 
 // maxArray is how many messages an array may have: 4 MiB could be two million numbers, each of
-// which would be an event. More go as NDJSON, which is read as fast as it is stored.
+// which would be an event. More are sent as NDJSON, which is read as fast as it is stored.
 const maxArray = 50_000
 
 // array gives the elements of a JSON array, each byte for byte: they are parts of it.
@@ -99,13 +99,13 @@ func (a *array) Next() (Element, error) {
 }
 
 // Lines gives the lines of a text in NDJSON, of which empty ones do not count. It holds
-// one line at a time. What an element holds is taken of the memory, and has to be given back.
+// one line at a time. The bytes of an element are taken of the memory, and the caller has to give them back.
 type Lines struct {
 	r      *bufio.Reader
 	max    int    // bytes of a line
 	begin  func() // called before each line
 	memory *quota.Pool
-	client string // whom it is taken for
+	client string // the one that it is taken for
 	held   int64  // for the line that is being read
 
 	envelopes bool // each line is one
@@ -118,7 +118,7 @@ const envelopeBytes = 2 << 10
 const LinesBuffer = 64 << 10
 
 // NewLines returns the lines of a text, each a message of up to maxMessage bytes, or an envelope around
-// one. begin is called before each line; client is whom memory is taken for.
+// one. begin is called before each line; memory is taken for client.
 func NewLines(r io.Reader, envelopes bool, maxMessage int, begin func(), memory *quota.Pool, client string) *Lines {
 	return &Lines{r: bufio.NewReaderSize(r, LinesBuffer), max: maxMessage + envelopeBytes, begin: begin, memory: memory, client: client, envelopes: envelopes}
 }
@@ -145,7 +145,7 @@ func (l *Lines) Next() (e Element, err error) {
 	}
 }
 
-// letGo gives back what the line takes that is being read.
+// letGo gives back the memory of the line that is being read.
 func (l *Lines) letGo() {
 	l.memory.Give(l.client, l.held)
 	l.held = 0
@@ -181,8 +181,7 @@ func (l *Lines) line() ([]byte, error) {
 	}
 }
 
-// parseElement reads a message, or an envelope around one. What is wrong with a message
-// is said when it is checked.
+// parseElement reads a message, or an envelope around one. The message itself is checked later.
 func parseElement(text []byte, envelope bool) (Element, error) {
 	if !envelope {
 		return Element{Data: text}, nil
@@ -215,7 +214,7 @@ func parseElement(text []byte, envelope bool) (Element, error) {
 	return e, nil
 }
 
-// envelopeMembers returns the members of an object; none of what is no object. It ends at the first one that
+// envelopeMembers returns the members of an object; none of any other value. It ends at the first one that
 // no envelope has, of which there may be any number.
 func envelopeMembers(text []byte) (members map[string]json.RawMessage, known bool) {
 	members = map[string]json.RawMessage{}

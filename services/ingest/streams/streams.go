@@ -1,4 +1,4 @@
-// Package streams has what an ingest knows of the streams of sessions: which are open, to bound their
+// Package streams has the state of sessions' streams at an ingest: which are open, to bound their
 // number, and which have ended.
 package streams
 
@@ -33,8 +33,8 @@ const (
 // ErrTooMany is returned when a session has as many open streams as it may.
 var ErrTooMany = errors.New("too many open streams")
 
-// Limit bounds the open streams of a session. It knows of those that this ingest
-// was given messages for, since it began and while there is room: then it forgets those
+// Limit bounds the open streams of a session. It knows those that this ingest
+// received messages for, since it began and while there is room: then it forgets the
 // sessions whose last message is the longest ago. So with n ingests a session may have n
 // times as many, and some more after a restart; only the janitor's ledger knows all of a
 // session's streams, and to ask it would take a request for every new one.
@@ -83,7 +83,7 @@ func (o *Limit) Check(rec session.Record, stream string, now time.Time) error {
 	return err
 }
 
-// Sent says whether a message that Enter called the first one was sent to the log. A stream of which
+// Sent notes whether a message that Enter called the first one was sent to the log. A stream of which
 // none was sent is forgotten.
 func (o *Limit) Sent(rec session.Record, stream string, sent bool) {
 	o.change(rec.Session, func(known *ofSession) {
@@ -103,8 +103,8 @@ func (o *Limit) Sent(rec session.Record, stream string, sent bool) {
 
 // DropEnded asks with ended which streams of a session have ended, of those that count, and counts them no more. It asks
 // for any maxAsked of them, askedAtOnce at a time: one after the other they would take longer than a
-// publish may over a slow link. The error is the first one of ended. When ctx has ended, what was answered
-// until then is enough, as it is with more streams than maxAsked.
+// publish may over a slow link. The error is the first one of ended. When ctx has ended, the answers
+// until then are enough, as they are with more streams than maxAsked.
 func (o *Limit) DropEnded(ctx context.Context, rec session.Record, ended func(context.Context, string) (bool, error)) error {
 	var answered atomic.Bool
 	work, asking := errgroup.WithContext(ctx)
@@ -172,7 +172,7 @@ func (o *Limit) enter(rec session.Record, stream string, now time.Time, count bo
 	return first, nil
 }
 
-// of returns what is known of a session. The caller holds the lock.
+// of returns the known streams of a session's life. The caller holds the lock.
 func (o *Limit) of(rec session.Record) *ofSession {
 	known, ok := o.known.Get(rec.Session)
 	if ok && known.life == rec.Life {
@@ -196,7 +196,7 @@ func (o *Limit) Ended(session, stream string) {
 	})
 }
 
-// change calls do with what is known of a session, which may forget streams.
+// change calls do with the known streams of a session, if there are any; do may forget streams.
 func (o *Limit) change(session string, do func(*ofSession)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -207,7 +207,7 @@ func (o *Limit) change(session string, do func(*ofSession)) {
 	}
 }
 
-// tidy forgets what does not count any more. The caller holds the lock.
+// tidy forgets the streams that do not count any more. The caller holds the lock.
 func (o *Limit) tidy(known *ofSession, now time.Time) {
 	if now.Sub(known.tidied) < tidyEvery {
 		return
@@ -229,8 +229,8 @@ func (o *Limit) tidy(known *ofSession, now time.Time) {
 const maxEndings = 1 << 14
 
 // Endings are the newest streams of which JetStream refused a message because they have
-// ended. An answer whose status is written before the first message is stored says 200, and
-// where it stopped; its repeat is to be refused with a status. It is safe for concurrent use.
+// ended. An answer whose status is written before the first message is stored has status 200, and
+// says where it stopped; its repeat is to be refused with a status. It is safe for concurrent use.
 type Endings struct{ known *lru.Cache[ending, struct{}] }
 
 type ending struct{ session, life, stream string }
