@@ -23,8 +23,8 @@ const (
 	announcing = 16
 )
 
-// announce stores what a partition's policy says, and adds what that removes to removed. When it is
-// early, it looks only at the lives that hold too much. The ledger learns of it by the tail: until then
+// announce stores the trims that the policy plans for a partition, and counts their events in removed. When it is
+// early, it looks only at the lives that hold too much. The ledger learns of the trims by the tail: until then
 // the partition is left alone.
 func (w *sweeper) announce(ctx context.Context, p *follow.Partition, early bool, removed map[ledger.Cause]int) error {
 	var over []string
@@ -53,7 +53,7 @@ func (w *sweeper) announce(ctx context.Context, p *follow.Partition, early bool,
 			follows := max(t.Follows, newest[t.Stream])
 			ack, err := store(ctx, func(ctx context.Context) (eventlog.Ack, error) { return w.log.Announce(ctx, t.Trim, follows) })
 			if errors.Is(err, eventlog.ErrConflict) {
-				return nil // another janitor has announced something that the tail has yet to bring
+				return nil // another janitor has stored a trim that the tail has yet to bring
 			}
 			if err != nil {
 				return fmt.Errorf("cannot announce what is trimmed: %w", err)

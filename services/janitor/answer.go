@@ -90,7 +90,7 @@ type share struct {
 }
 
 // answer answers a question for those of its partitions that this janitor holds. It has no answer
-// when it has lost one of them meanwhile: what it has looked at may be of an empty ledger, and
+// when it has lost one of them meanwhile: its data may be of an empty ledger, and
 // without records.
 func (s *Service) answer(ctx context.Context, q ask.Question) (a ask.Answer) {
 	own := share{s, nil}
@@ -130,7 +130,7 @@ func (s *Service) answer(ctx context.Context, q ask.Question) (a ask.Answer) {
 	return a
 }
 
-// partition returns that of a session, or nil if it is none of these.
+// partition returns the partition of a session, or nil if it is not in the share.
 func (s share) partition(name string) *follow.Partition {
 	p := s.partitions[s.backend.Log.Partition(name)]
 	if !slices.Contains(s.of, p) {
@@ -150,7 +150,7 @@ func (s share) page(list ask.List) ask.Page {
 	return list.Page(records, inLog)
 }
 
-// infos puts together what registry and ledger have of sessions.
+// infos combines the records of sessions with their state in the ledger.
 func (s share) infos(names []string) (all []ledger.SessionInfo) {
 	for _, name := range names {
 		p := s.partition(name)
@@ -166,7 +166,7 @@ func (s share) infos(names []string) (all []ledger.SessionInfo) {
 	return all
 }
 
-// detail is the info with the streams, and what goes next.
+// detail answers with the info of a session, its streams and the next removals.
 func (s share) detail(ctx context.Context, name string, a *ask.Answer) {
 	p := s.partition(name)
 	if p == nil {
@@ -186,8 +186,8 @@ func (s share) detail(ctx context.Context, name string, a *ask.Answer) {
 }
 
 // recordOf returns the record of a session, without a name when there is none. Where
-// the copy has none, the log is asked: the copy may be a moment behind what somebody has
-// just created.
+// the copy has none, the log is asked: the copy may lack a session that was created a moment
+// ago.
 func (s share) recordOf(ctx context.Context, name string) (session.Record, error) {
 	if rec, ok := s.backend.Sessions.Session(name); ok {
 		return rec, nil
@@ -201,7 +201,7 @@ func (s share) recordOf(ctx context.Context, name string) (session.Record, error
 	return rec, err
 }
 
-// limits returns the sessions that are close to a limit, and sums over what is retained.
+// limits returns the sessions that are close to a limit, and sums over the retained events.
 func (s share) limits(q ask.Question, a *ask.Answer) {
 	f := ledger.Firsts[ledger.NearInfo]{N: q.Limit, Compare: compareNear}
 	limitsOf := func(name, life string) (ledger.Limits, bool) {
@@ -232,7 +232,7 @@ func (s share) sweep(ctx context.Context, a *ask.Answer) {
 	}
 }
 
-// cursors returns what the ledgers have of cursors.
+// cursors returns the event IDs of cursors, and how many retained events lie after them.
 func (s share) cursors(cursors []ask.Cursor) []ask.CursorInfo {
 	all := make([]ask.CursorInfo, len(cursors))
 	for i, c := range cursors {
@@ -241,7 +241,7 @@ func (s share) cursors(cursors []ask.Cursor) []ask.CursorInfo {
 			continue
 		}
 		rec, _ := s.backend.Sessions.Session(c.Session)
-		// A session may have many streams, and the ledger has others to answer in between.
+		// A session may have many streams, and the ledger is needed by others in between.
 		p.With(func(l *ledger.Ledger) {
 			life := l.Shown(c.Session, rec).Life
 			if c.Count {
@@ -255,8 +255,8 @@ func (s share) cursors(cursors []ask.Cursor) []ask.CursorInfo {
 	return all
 }
 
-// published returns the newest events, ends and clears of a session, the newest first. What
-// the log does not say in time, the ledger does, without types and in whole seconds.
+// published returns the newest events, ends and clears of a session, the newest first. When the
+// log does not answer in time, they are the ledger's, without types and with times in whole seconds.
 func (s share) published(ctx context.Context, name string, limit int) []ledger.PublishedInfo {
 	p := s.partition(name)
 	if p == nil {

@@ -25,13 +25,13 @@ type Config struct {
 	// Interval is the time between two sweeps. Default: 5 s.
 	Interval time.Duration `default:"5s" help:"Time between two sweeps."`
 
-	// Lease is how long the janitor of a partition may be gone until another one acts, at the
+	// Lease is how long the janitor of a partition may be unavailable until another one acts, at the
 	// latest after three times as long. It is renewed every third of it. An installation's
 	// first janitor decides. At least 1 s; 0: the default. Default: 5 s.
 	Lease time.Duration `default:"5s" help:"How long the lease of a partition is valid without renewal; another janitor takes over within three times as long."`
 
-	// SyncInterval is the sync_interval of the NATS servers: what they have stored for longer
-	// than twice that survives a loss of power. What the janitor announces it deletes after so
+	// SyncInterval is the sync_interval of the NATS servers: entries that they stored more than
+	// twice as long ago survive a loss of power. The janitor deletes announced entries after so
 	// long. Default: 2 min, which is the servers' default; 0 for servers that always sync.
 	SyncInterval time.Duration `name:"nats-sync-interval" default:"2m" help:"The sync_interval of the NATS servers; announced entries are deleted after twice as long."`
 
@@ -107,17 +107,17 @@ func (c Config) Validate() error {
 	return cmp.Or(daemon.CheckAddr(c.JanitorAddr, "--janitor-addr"), daemon.CheckHosts(c.JanitorHosts, "--janitor-hosts"), c.Streams.Validate())
 }
 
-// eventsKept returns how long the events of a closed session are kept, by what it asks for.
+// eventsKept returns how long the events of a closed session are kept, given the retention that it asks for.
 func (c Config) eventsKept(asked session.Retention) time.Duration {
 	return session.Within(asked.KeepClosed, c.ClosedGrace, time.Duration(c.KeepClosedOverride))
 }
 
 // fenceKept is how long the end of a session stays in the log at least, also where its metadata asks for
-// less: it refuses what an ingest sends that was paused and believes that the session is open. After six
-// minutes NATS has closed that one's connection, and it asks the log again (docs/adr/0041).
+// less: it refuses the events of an ingest that was paused and believes that the session is open. After six
+// minutes NATS has closed that ingest's connection, and it asks the log again (docs/adr/0041).
 const fenceKept = 10 * time.Minute
 
-// nameKept returns how long its name is: as long, where it asks for that.
+// nameKept returns how long its name is kept: as long as its events where it asks for that, but at least fenceKept.
 func (c Config) nameKept(asked session.Retention) time.Duration {
 	if asked.KeepClosed > 0 {
 		return max(c.eventsKept(asked), fenceKept)

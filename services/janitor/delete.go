@@ -24,9 +24,9 @@ const (
 	inFlight = ledger.InFlight
 )
 
-// Entries are deleted in a fifth of the time, so that publishers do not notice: a server that
-// has more to do takes longer for a delete, and gets a longer pause. If that would not do
-// within a minute, in up to half of the time.
+// Entries are deleted in a fifth of the time, so that publishers do not notice: a busy server
+// takes longer for a delete, and gets a longer pause. If that is too slow to be done
+// within a minute, they are deleted in up to half of the time.
 const (
 	deletedWithin = time.Minute
 	pauseFactor   = 4 // times as long as the deletes before
@@ -38,8 +38,8 @@ func pauseAfter(took time.Duration, left int) time.Duration {
 	return max(min(pauseFactor*took, inTime), took)
 }
 
-// deleter deletes what was announced two sync intervals of the NATS servers ago, by whichever
-// janitor: so no power cut leaves a hole without its explanation. The time counts from when this
+// deleter deletes the entries that any janitor announced two sync intervals of the NATS servers
+// ago: so no power cut leaves a hole without its explanation. The time counts from when this
 // janitor's ledger got the trim, so it begins again after a take-over.
 type deleter struct {
 	nc         *nats.Conn
@@ -47,17 +47,17 @@ type deleter struct {
 	log        *eventlog.Log
 	partitions []*follow.Partition
 	settled    time.Duration
-	every      time.Duration // it looks for what is due
+	every      time.Duration // between two rounds
 	metrics    *metrics
 	logger     *slog.Logger
 }
 
-// everyOf returns how often the deleter looks for what is due.
+// everyOf returns the time between two rounds of the deleter.
 func everyOf(settled time.Duration) time.Duration {
 	return max(min(settled/16, time.Second), 10*time.Millisecond)
 }
 
-// run deletes what is due until ctx ends.
+// run deletes due entries until ctx ends.
 func (d *deleter) run(ctx context.Context) {
 	ticker := time.NewTicker(d.every)
 	defer ticker.Stop()
@@ -123,7 +123,7 @@ func (d *deleter) batch(ctx context.Context, p *follow.Partition) (more bool, er
 		begun := time.Now()
 		some := todo[:min(inFlight, len(todo))]
 		if err = inParallel(inFlight, some, func(seq uint64) error { return d.delete(ctx, p, created, restarts, seq) }); err != nil {
-			break // what it has deleted is deleted again
+			break // the deleted entries are deleted again
 		}
 		todo, left = todo[len(some):], left-len(some)
 		p.With(func(l *ledger.Ledger) {

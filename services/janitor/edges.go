@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// answerWithin is how long edges have to answer for people who watch.
+	// answerWithin is how long edges may take to answer for operators.
 	answerWithin = time.Second
-	// edgeMissed is how long an edge that answers no more is said to be silent. One that
+	// edgeMissed is how long an edge that answers no more is reported as silent. One that
 	// was replaced never answers again.
 	edgeMissed = 2 * time.Minute
 	// maxAsking bounds the requests that wait for edges at a time.
@@ -37,7 +37,7 @@ func newEdges(nc *nats.Conn) *edges {
 	return &edges{nc: nc, asking: make(chan struct{}, maxAsking), within: answerWithin, heard: map[string]time.Time{}}
 }
 
-// edgesInfo says which edges an answer is of.
+// edgesInfo counts the edges that an answer is of.
 type edgesInfo struct {
 	Answered int `json:"answered"`
 	// Silent are those that did answer within two minutes, and have not now.
@@ -46,7 +46,7 @@ type edgesInfo struct {
 	Reachable bool `json:"reachable"`
 }
 
-// ask asks all edges. An error is a problem: too many ask.
+// ask asks all edges. An error is a problem: too many questions are under way.
 func (e *edges) ask(ctx context.Context, q inspect.Question) ([]inspect.Answer, edgesInfo, error) {
 	select {
 	case e.asking <- struct{}{}:
@@ -68,7 +68,7 @@ func (e *edges) known(now time.Time) int {
 	return len(e.heard)
 }
 
-// heardFrom notes who has answered.
+// heardFrom notes the edges that have answered.
 func (e *edges) heardFrom(answers []inspect.Answer, now time.Time) edgesInfo {
 	e.mu.Lock()
 	defer e.mu.Unlock()

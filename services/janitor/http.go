@@ -26,14 +26,14 @@ type sessionList struct {
 	Total int `json:"total"`
 	// Next is the value of after for the next page; absent on the last one.
 	Next string `json:"next,omitempty"`
-	// Edges says which edges the numbers of clients are of; absent unless asked for.
+	// Edges are those that the numbers of clients are of; absent unless asked for.
 	Edges *edgesInfo `json:"edges,omitempty"`
 }
 
 // sweepAnswer is the body of POST /v1/sweep. Numbers are of entries, by reason.
 type sweepAnswer struct {
 	Removed map[ledger.Cause]int `json:"removed"`
-	// Left is what is announced and not deleted yet, by the reason that readers receive.
+	// Left counts the entries that are announced and not deleted yet, by the reason that readers receive.
 	Left    map[eventlog.Reason]int `json:"left"`
 	Seconds float64                 `json:"seconds"`
 }
@@ -44,12 +44,12 @@ type dryAnswer struct {
 	// Removals are the largest ones.
 	Removals []ledger.RemovalInfo `json:"removals"`
 	More     bool                 `json:"more"` // there are more than these
-	// Left is what earlier sweeps have announced and is not deleted yet.
+	// Left counts the entries that earlier sweeps have announced and that are not deleted yet.
 	Left map[eventlog.Reason]int `json:"left"`
 }
 
-// guard returns a handler that calls h for requests whose token grants admin: what the
-// janitor knows is of all owners.
+// guard returns a handler that calls h for requests whose token grants admin: the
+// janitor's data is of all owners.
 func (s *Service) guard(h fiber.Handler) fiber.Handler {
 	return s.cfg.Access.GuardFor(func(_ *fiber.Ctx, grants auth.Grants) bool { return grants.Admin }, h)
 }
@@ -83,7 +83,7 @@ func (s *Service) listSessions(c *fiber.Ctx) error {
 	return answerJSON(c, list)
 }
 
-// infosOf returns what is known of the sessions of a page.
+// infosOf returns the infos of the sessions of a page.
 func (s *Service) infosOf(rows []ask.Row) ([]ledger.SessionInfo, error) {
 	q := ask.Question{About: ask.Infos}
 	for _, at := range rows {
@@ -161,7 +161,7 @@ func (s *Service) getSession(c *fiber.Ctx) error {
 	return web.New(web.CodeNotFound, "There is no such session.")
 }
 
-// sweep sweeps, or says what a sweep would do.
+// sweep sweeps, or reports the removals that a sweep would make.
 func (s *Service) sweep(c *fiber.Ctx) error {
 	dry, err := web.Choice(c, "dry_run", "true", "false", false)
 	if err != nil {

@@ -23,23 +23,23 @@ type limitList struct {
 	Limits       ledger.LimitsInfo `json:"limits"`
 	StreamEvents *int64            `json:"streamEvents,omitempty"`
 	MaxAge       float64           `json:"maxAge,omitempty"`
-	// LogBytes is what the whole log may hold. ClosedGrace and IdleAfter are how many seconds
+	// LogBytes is how many bytes the whole log may hold. ClosedGrace and IdleAfter are how many seconds
 	// the events of a closed session are kept, and an unused session stays open.
 	LogBytes    int64   `json:"logBytes,omitempty"`
 	ClosedGrace float64 `json:"closedGrace"`
 	IdleAfter   float64 `json:"idleAfter,omitempty"`
 	// Version is this janitor's.
 	Version string `json:"version"`
-	// Stored counts the entries that the log was ever given, including those of its own.
+	// Stored counts the entries that were ever stored in the log, control entries included.
 	Stored uint64 `json:"stored"`
-	// Retained is what the whole log holds.
+	// Retained are the totals of the whole log.
 	Retained ledger.Totals `json:"retained"`
 	// Total counts the sessions that are close to a limit; Sessions are the closest.
 	Total    int               `json:"total"`
 	Sessions []ledger.NearInfo `json:"sessions"`
 }
 
-// defaultShare is what is close to a limit, in hundredths of it.
+// defaultShare is the share of a limit, in percent, from which on a session is close to it.
 const defaultShare = 80
 
 func (s *Service) getLimits(c *fiber.Ctx) error {

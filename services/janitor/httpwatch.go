@@ -24,7 +24,7 @@ type connectionList struct {
 	Connections []connectionInfo `json:"connections"`
 }
 
-// connectionInfo is a connection with what the janitor knows of it.
+// connectionInfo is a connection with its edge, and its cursor as the janitor knows it.
 type connectionInfo struct {
 	Edge string `json:"edge"`
 	Host string `json:"host,omitempty"`
@@ -46,7 +46,7 @@ type timeline struct {
 	Published []ledger.PublishedInfo `json:"published"`
 }
 
-// happeningInfo is a happening with where it happened.
+// happeningInfo is a happening with its edge.
 type happeningInfo struct {
 	Edge string `json:"edge"`
 	Host string `json:"host,omitempty"`
@@ -68,7 +68,7 @@ type gapList struct {
 	Gaps    []happeningInfo `json:"gaps"`
 }
 
-// watched reads the parameters of a request for what edges know of a session.
+// watched reads the parameters of a request for a session's connections or timeline.
 func (s *Service) watched(c *fiber.Ctx) (session string, limit int, err error) {
 	if session, err = sessionParam(c); err != nil {
 		return "", 0, err
@@ -185,7 +185,7 @@ func (s *Service) getGaps(c *fiber.Ctx) error {
 // identify fills in the event IDs of the cursors of happenings, as far as janitors answer.
 func (s *Service) identify(all []happeningInfo) {
 	q := ask.Question{About: ask.Cursors}
-	var of []int // of each cursor, where it belongs
+	var of []int // the index in all of each cursor
 	for i, h := range all {
 		if h.Cursor == 0 || event.CheckSession(h.Session) != nil {
 			continue

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// askWithin is how long edges have to answer.
+	// askWithin is how long edges may take to answer.
 	askWithin = time.Second
 	// presenceEvery is how often the edges are asked at least, so that one that falls
-	// silent is missed.
+	// silent is noticed.
 	presenceEvery = time.Minute
-	// edgeGone is how long an edge that answers no more is waited for: longer than its
+	// edgeGone is how long the registrar waits for an edge that answers no more: longer than its
 	// connections live.
 	edgeGone = 15 * time.Minute
 	// clockSkew is how far the clocks of an ingest, an edge and the janitor may be apart when it
@@ -25,7 +25,7 @@ const (
 	clockSkew = time.Minute
 )
 
-// idleTracker is what the registrar knows of sessions that may be idle, from one round to
+// idleTracker keeps the registrar's state of sessions that may be idle, from one round to
 // the next. It is pure: no clock, no network.
 //
 // A session is closed when two rounds in a row have found it without events in the
@@ -34,10 +34,10 @@ const (
 // edgeGone. When no edge is known and none answers, no client is connected.
 //
 // A session that was never used may be idle for less time. In doubt it was used: when it was
-// created before known, when an edge remembers anybody, or did when it was asked before.
+// created before known, when an edge remembers a client, or did when it was asked before.
 type idleTracker struct {
 	alone   map[string]uint64    // the revision of each session that was alone in the last round
-	present map[string]time.Time // when an edge last knew of somebody
+	present map[string]time.Time // when an edge last knew of a client
 	edges   map[string]time.Time // when each edge last answered
 	called  time.Time            // when edges were last asked without an error
 	known   time.Time            // the edges remember all requests since then; zero: none was asked
@@ -48,7 +48,7 @@ type candidate struct {
 	record session.Record
 	after  time.Duration
 	within time.Duration // how far back a request counts
-	seen   time.Time     // when an edge last knew of somebody, or zero
+	seen   time.Time     // when an edge last knew of a client, or zero
 }
 
 // idle reports whether a session has had no event for as long as it may have none.
@@ -85,7 +85,7 @@ func (v *idleTracker) search(limit func(asked session.Retention, used bool) time
 	}
 }
 
-// add looks at sessions, and at what the log has of them.
+// add looks at sessions, and at their entries in the log.
 func (s *idleSearch) add(records []session.Record, inLog map[string]ledger.LoggedSession) {
 	v := s.of
 	for i := range records {
@@ -127,7 +127,7 @@ func question(asked []candidate) who.Question {
 	return q
 }
 
-// heard enters the edges' answers, or why there are none, and returns the candidates
+// heard enters the edges' answers, or the error without them, and returns the candidates
 // that are alone for the second time.
 func (v *idleTracker) heard(asked []candidate, answers []who.Answer, err error, now time.Time) []candidate {
 	before := v.alone
@@ -147,7 +147,7 @@ func (v *idleTracker) heard(asked []candidate, answers []who.Answer, err error, 
 		}
 	}
 	if err == nil {
-		if now.Sub(v.called) > 2*presenceEvery { // meanwhile an edge may have come and gone
+		if now.Sub(v.called) > 2*presenceEvery { // meanwhile an edge may have started and stopped
 			v.known = now
 		}
 		v.called = now
@@ -169,8 +169,8 @@ func (v *idleTracker) heard(asked []candidate, answers []who.Answer, err error, 
 	return twice
 }
 
-// missing reports whether an edge has not answered now that did a while ago, and
-// forgets those that did not for longer.
+// missing reports whether an edge that answered a while ago has not answered now, and
+// forgets those that have not answered for longer.
 func (v *idleTracker) missing(now time.Time) (some bool) {
 	for edge, at := range v.edges {
 		switch {
@@ -184,7 +184,7 @@ func (v *idleTracker) missing(now time.Time) (some bool) {
 	return some
 }
 
-// idleLimit returns how long a session may be idle, by what it asks for and whether it was ever
+// idleLimit returns how long a session may be idle, given the retention that it asks for and whether it was ever
 // used; negative is without limit.
 func (c Config) idleLimit(asked session.Retention, used bool) time.Duration {
 	within := func(all flagtype.Duration) time.Duration {

@@ -20,7 +20,7 @@ func newKeeping(p *follow.Partition) *keeping {
 	return &keeping{Partition: p, changed: make(chan struct{})}
 }
 
-// want says whether the ledger is to be kept. It does not wait.
+// want sets whether the ledger is to be kept. It does not wait.
 func (k *keeping) want(wanted bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

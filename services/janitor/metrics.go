@@ -91,7 +91,7 @@ func newMetrics(registerer prometheus.Registerer, partitions []*follow.Partition
 	return m
 }
 
-// registerLog registers what the log takes of what it may.
+// registerLog registers the gauges of the log's bytes, limits and replicas.
 func registerLog(registerer prometheus.Registerer, actingFor func() []*follow.Partition) {
 	gauge := func(name, help string, add func(total float64, s eventlog.State) float64) {
 		metric.GaugeFunc(registerer, "rejoin_janitor_log_"+name, help, func() float64 {
@@ -121,14 +121,14 @@ func registerLog(registerer prometheus.Registerer, actingFor func() []*follow.Pa
 }
 
 // wholeWithin is how long a partition may lack a replica: under load the slowest server lacks the newest entry
-// at most looks, and a server that is restarted is back by then.
+// at most looks, and a server that is restarted has the newest entry by then.
 const wholeWithin = 30 * time.Second
 
 func underReplicated(s eventlog.State, now time.Time) bool {
 	return s.Current < s.Limits.Replicas && now.Sub(s.Whole) > wholeWithin
 }
 
-// maxBytes is what a partition may take.
+// maxBytes returns how many bytes a partition may take.
 func maxBytes(s eventlog.State) float64 {
 	if s.Limits.MaxBytes <= 0 {
 		return math.Inf(1)

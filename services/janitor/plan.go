@@ -11,9 +11,9 @@ import (
 	"rejoin/shared/session"
 )
 
-// ofLife returns what has to go of a life now, given the limits of all sessions. Nothing goes while
+// ofLife returns the removals that a life needs now, given the limits of all sessions. It returns none while
 // the life's own limits are unknown: the copy of the registry is behind the log when it has just
-// begun again, and has nothing when the bucket was lost.
+// begun again, and is empty when the bucket was lost.
 func (w *sweeper) ofLife(l *ledger.Ledger, a *ledger.Account, lim ledger.Limits, now time.Time) []ledger.Removal {
 	if a == nil {
 		return nil
@@ -32,9 +32,9 @@ func (w *sweeper) ofLife(l *ledger.Ledger, a *ledger.Account, lim ledger.Limits,
 	return ledger.Policy(l.View(a, state), lim, now)
 }
 
-// readLimits has the log's settings be those that it has now: another janitor may have raised a limit, and
-// what is announced by the one of before cannot be taken back. Partition 0 has them. While it does not
-// answer, the other partitions would fill up: those seen last hold, and the rest of the sweep does not wait
+// readLimits reads the log's current settings from partition 0: another janitor may have raised a limit, and
+// removals announced by the previous limit cannot be taken back. While partition 0 does not
+// answer, the other partitions would fill up: the settings seen last hold, and the rest of the sweep does not wait
 // for it again. They cannot be changed then; only a change just before that this janitor, cut off itself,
 // has not seen is missed.
 func (w *sweeper) readLimits(ctx context.Context) error {
@@ -57,7 +57,7 @@ func (w *sweeper) limitsOf(rec session.Record) ledger.Limits {
 
 // limits are those of all sessions, now: the log's may change.
 //
-// Limits of a session are computed for each sweep; what its metadata asks for is read once,
+// Limits of a session are computed for each sweep; those that its metadata asks for are read once,
 // with its record.
 func (w *sweeper) limits() ledger.Limits {
 	s := w.log.Settings()

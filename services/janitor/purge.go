@@ -20,31 +20,31 @@ const (
 	copiesAtOnce = 64
 	// maxCopies is how many are written again in one go.
 	maxCopies = 16 * copiesAtOnce
-	// maxCopyRounds bounds what one sweep copies of a partition.
+	// maxCopyRounds bounds the copies that one sweep makes of a partition.
 	maxCopyRounds = 8
 	// floorSteps is how many steps the floor takes in the maximum age at most, unless the partition
 	// is full.
 	floorSteps = 64
 	// limitsKept is how long a partition keeps limits that are not those of the settings: a change of the
-	// limits by somebody looks the same while it is made.
+	// limits looks the same while it is made.
 	limitsKept = time.Minute
 )
 
-// floorState is what the sweeper remembers of a partition's floor in its term.
+// floorState is the sweeper's state of a partition's floor in a term.
 type floorState struct {
 	term  <-chan struct{} // ends with it
 	moved time.Time       // when it moved last for the entries' age
-	other time.Time       // since when the partition has other limits than the settings say; zero: it has not
+	other time.Time       // since when the partition has other limits than the settings; zero: it has not
 }
 
-// keepFloor copies what has to outlive the floor, moves the floor as far as it may, and resets the partition's limits. ctx
-// is that of the term.
+// keepFloor copies the control entries that have to outlive the floor, moves the floor as far as it may, and resets the
+// partition's limits. ctx is that of the term.
 func (w *sweeper) keepFloor(ctx context.Context, p *follow.Partition) error {
 	if err := w.readLimits(ctx); err != nil {
 		return err
 	}
 	r, at := w.rules(p), w.floors[p.Number]
-	if at.term != ctx.Done() { // meanwhile another janitor may have acted: the ledger has to know what that has copied
+	if at.term != ctx.Done() { // meanwhile another janitor may have acted: the ledger has to know its copies
 		if err := p.Check(ctx, func(s eventlog.State, l *ledger.Ledger) { l.Require(l.Restarts, s.Last) }); err != nil {
 			return err
 		}
@@ -97,8 +97,8 @@ func (w *sweeper) purge(ctx context.Context, p *follow.Partition, before uint64,
 	return p.Look(ctx)
 }
 
-// copyControls writes the control entries again that the floor is about to reach. What it
-// does not manage the floor waits for.
+// copyControls writes the control entries again that the floor is about to reach. The floor
+// waits for those that it does not copy.
 func (w *sweeper) copyControls(ctx context.Context, p *follow.Partition, r ledger.Rules) error {
 	for range maxCopyRounds {
 		var todo []ledger.Copying
@@ -119,13 +119,13 @@ func (w *sweeper) copyControls(ctx context.Context, p *follow.Partition, r ledge
 	return nil
 }
 
-// copyAll writes control entries again, and asks the log whose an opening is where that is not
-// known: it may be copied then. It returns for how many it has done something.
+// copyAll writes control entries again, or reads which life an opening names where that is not
+// known: the opening may be copied then. It returns how many entries it has copied or read.
 func (w *sweeper) copyAll(ctx context.Context, p *follow.Partition, todo []ledger.Copying) (done int, err error) {
 	var mu sync.Mutex
 	var restarts int
 	p.With(func(l *ledger.Ledger) { restarts = l.Restarts })
-	stored := map[uint64]ledger.Copying{} // by where the copies lie
+	stored := map[uint64]ledger.Copying{} // by the sequences of the copies
 	err = inParallel(copiesAtOnce, todo, func(c ledger.Copying) error {
 		if c.Opening != nil && !c.Opening.Known {
 			asked, err := w.learnOpening(ctx, p, c.Opening)
@@ -157,7 +157,7 @@ func (w *sweeper) copyAll(ctx context.Context, p *follow.Partition, todo []ledge
 	return done, err
 }
 
-// copy writes a control entry again. One that somebody has replaced or removed is left to the
+// copy writes a control entry again. One that was replaced or removed meanwhile is left to the
 // tail.
 func (w *sweeper) copy(ctx context.Context, p *follow.Partition, c ledger.Copying) (eventlog.Ack, error) {
 	c.Subject.Partition = p.Number
@@ -173,7 +173,7 @@ func (w *sweeper) copy(ctx context.Context, p *follow.Partition, c ledger.Copyin
 	return ack, nil
 }
 
-// learnOpening has the ledger know whose an opening is.
+// learnOpening reads which life an opening names, and enters it in the ledger.
 func (w *sweeper) learnOpening(ctx context.Context, p *follow.Partition, of *ledger.Opening) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
@@ -190,8 +190,8 @@ func (w *sweeper) learnOpening(ctx context.Context, p *follow.Partition, of *led
 	return o.Sequence == of.Seq, nil
 }
 
-// makeRoom lets a full partition take what the janitor has to store before it may remove
-// anything. Of what is due to be deleted it deletes one batch, since the other partitions wait to be
+// makeRoom gives a full partition room for the entries that the janitor has to store before it may remove
+// any. It deletes only one batch of the entries that are due, since the other partitions wait to be
 // swept.
 func (w *sweeper) makeRoom(ctx context.Context, p *follow.Partition) error {
 	if _, err := w.deleter.batch(ctx, p); err != nil {
@@ -208,7 +208,7 @@ func (w *sweeper) makeRoom(ctx context.Context, p *follow.Partition) error {
 }
 
 // resetLimits gives a partition whose limits are not those of the settings these: it got room, or a change of
-// the limits was cut off. Room is taken back when there is room below it. Limits of somebody else, by which NATS
+// the limits was cut off. Room is taken back when there is room below it. Limits of another program, by which NATS
 // removes entries, are replaced at once.
 func (w *sweeper) resetLimits(ctx context.Context, p *follow.Partition, r ledger.Rules, at *floorState) error {
 	state, _ := p.Log.State(p.Number)

@@ -16,7 +16,7 @@ import (
 	"rejoin/shared/session"
 )
 
-// registrar keeps the registry, and ends what others have left unfinished.
+// registrar keeps the registry, and completes the ends that other processes have left unfinished.
 type registrar struct {
 	now        func() time.Time
 	do         func(p int, f func(term context.Context) error) (did bool, err error) // see [lease.Leases.Do]
@@ -53,7 +53,7 @@ func (r *registrar) run(ctx context.Context) {
 	}
 }
 
-// round does what is due. What fails is due again in the next round.
+// round does the duties. A duty that fails is due again in the next round.
 func (r *registrar) round(ctx context.Context) {
 	ctx, stop := natsconn.While(ctx, r.log.Conn())
 	defer stop()
@@ -88,8 +88,8 @@ func (r *registrar) names() [][]string {
 	return r.buffers.names
 }
 
-// known returns the records of a partition's sessions, and what its ledger knows of all of its
-// sessions, until the next call. complete is false while the ledger is not, and where this janitor
+// known returns the records of a partition's sessions, and the sessions in its
+// ledger, until the next call. complete is false while the ledger is not, and where this janitor
 // does not act: then they count for nothing.
 func (r *registrar) known(p int, names []string) (records []session.Record, inLog map[string]ledger.LoggedSession, complete bool) {
 	records, inLog = r.buffers.records[:0], r.buffers.inLog
@@ -109,7 +109,7 @@ func (r *registrar) known(p int, names []string) (records []session.Record, inLo
 }
 
 // clock returns the time of the log's server, by which its entries are forgotten: a record must
-// not outlive them because this machine's clock is behind, nor go before.
+// not outlive them because this machine's clock is behind, nor be removed before them.
 func (r *registrar) clock() time.Time {
 	for _, p := range r.partitions {
 		if r.ready(p.Number) {
@@ -178,7 +178,7 @@ func (r *registrar) with(session string, f func(*ledger.Ledger)) {
 	r.partitions[r.log.Partition(session)].With(f)
 }
 
-// logged returns what the ledger has now of a record's session, and whether it is complete.
+// logged returns the state of a record's session in the ledger, and whether the ledger is complete.
 func (r *registrar) logged(rec session.Record) (s ledger.LoggedSession, complete bool) {
 	r.with(rec.Session, func(l *ledger.Ledger) {
 		s.Opening, complete = l.Opening(rec.Session), l.Complete
@@ -214,7 +214,7 @@ func (r *registrar) fulfil(ctx context.Context, d ledger.Duty) error {
 	return nil
 }
 
-// closeIdle ends a session that is still idle by all that the leader has of it. now is the copy of its record.
+// closeIdle ends a session that is still idle by all entries of the leader. now is the copy of its record.
 func (r *registrar) closeIdle(ctx context.Context, rec, now session.Record) error {
 	_, newest, err := r.log.LifeOf(ctx, rec.Session)
 	if err != nil && !errors.Is(err, eventlog.ErrNotFound) {
@@ -235,7 +235,7 @@ func (r *registrar) closeIdle(ctx context.Context, rec, now session.Record) erro
 	return r.sessions.EndLife(ctx, rec)
 }
 
-// repair has the registry say what the log does, and the ledger know whose the opening is.
+// repair corrects the registry by the log, and enters in the ledger which life the opening names.
 func (r *registrar) repair(ctx context.Context, name string) error {
 	before, _ := r.sessions.Session(name)
 	o, err := r.log.Opening(ctx, name)
@@ -243,7 +243,7 @@ func (r *registrar) repair(ctx context.Context, name string) error {
 	case err == nil:
 		r.with(name, func(l *ledger.Ledger) { l.Learn(name, o.Sequence, o.Life) })
 		if before.Life == o.Life && before.State == session.Open && before.Changes == o.Changes {
-			return errAgrees // it was the ledger that did not know
+			return errAgrees // only the ledger did not know the opening
 		}
 	case !errors.Is(err, eventlog.ErrNotFound):
 		return err
@@ -254,5 +254,5 @@ func (r *registrar) repair(ctx context.Context, name string) error {
 	return errAgrees
 }
 
-// errAgrees means that the record of a session says what the log does.
+// errAgrees is returned when there is nothing to repair.
 var errAgrees = errors.New("the record agrees with the log")

@@ -83,7 +83,7 @@ func New(cfg Config, b *backend.Backend, env daemon.Env) (*Service, error) {
 	return s, nil
 }
 
-// Routes returns what the service answers, for another application to serve as
+// Routes returns the routes of the service, for another application to serve as
 // well. That one should stop before Run's context ends.
 func (s *Service) Routes() []web.Route {
 	routes := []web.Route{
@@ -129,7 +129,7 @@ func (s *Service) complete() error {
 	return nil
 }
 
-// incomplete returns an error that names one of the partitions that this janitor does not know all of.
+// incomplete returns an error that names a partition whose ledger or records this janitor has not completely.
 func (s *Service) incomplete(partitions []int) error {
 	for _, p := range partitions {
 		if !s.hasAll(s.partitions[p]) {
@@ -181,7 +181,7 @@ func (s *Service) Run(ctx context.Context) error {
 // sessions: without them it would not know what limits they ask for.
 func (s *Service) actsWithRecords(p int) bool { return s.leases.Acts(p) && s.backend.Sessions.Has(p) }
 
-// do is [lease.Leases.Do] for what needs the records of the sessions: without them it does nothing.
+// do is [lease.Leases.Do] for tasks that need the records of the sessions: without them it does nothing.
 func (s *Service) do(p int, f func(term context.Context) error) (did bool, err error) {
 	if !s.backend.Sessions.Has(p) {
 		return false, nil
@@ -189,11 +189,11 @@ func (s *Service) do(p int, f func(term context.Context) error) (did bool, err e
 	return s.leases.Do(p, f)
 }
 
-// gather is how long it is waited for more partitions until the records are copied again.
+// gather is how long keepRecords waits for more partitions until the records are copied again.
 const gather = 50 * time.Millisecond
 
 // keepRecords has the registry copy the records of the sessions whose ledgers are kept, until ctx
-// ends. What reading the log took, and what is given up with other partitions, goes back to the
+// ends. It returns the memory that reading the log took, and that of partitions that are given up, to the
 // operating system.
 func (s *Service) keepRecords(ctx context.Context) {
 	copied := make(chan struct{}, 1)
@@ -216,7 +216,7 @@ func (s *Service) keepRecords(ctx context.Context) {
 	}
 }
 
-// keepBuckets makes the buckets of MCP again that have gone, as with the disk of NATS, until ctx ends.
+// keepBuckets creates missing buckets of MCP again, which were lost with the disk of NATS, say, until ctx ends.
 func (s *Service) keepBuckets(ctx context.Context) {
 	for natsconn.Pause(ctx, max(s.cfg.Interval, time.Second)) {
 		if err := rpc.CreateBuckets(ctx, s.backend.Conn, s.backend.Log.Settings().Replicas); err != nil {
@@ -225,7 +225,7 @@ func (s *Service) keepBuckets(ctx context.Context) {
 	}
 }
 
-// act does what is done all the time while this janitor acts for a partition, until the term is
+// act runs the checker and the setter of a partition that this janitor acts for, until the term is
 // over.
 func (s *Service) act(ctx context.Context, p int) error {
 	s.keepings[p].want(true)
@@ -249,14 +249,14 @@ type ProgramConfig struct {
 	Access  web.AccessConfig        `embed:""`
 }
 
-// Check reports what would keep the program from starting, a line for each problem.
+// Check reports the problems that would keep the program from starting, a line for each.
 func (cfg *ProgramConfig) Check() error {
 	c := cfg.Janitor
 	c.Streams = cfg.Streams
 	return errors.Join(c.Validate(), cfg.Log.Validate(), cfg.Access.Check(), cfg.Access.CheckListen(c.JanitorAddr, "--janitor-addr"))
 }
 
-// Run creates what is missing of the log and the registry, then runs the service
+// Run creates the missing parts of the log and the registry, then runs the service
 // until ctx ends; see [backend.Serve]. It is ready when the ledger is complete.
 func Run(ctx context.Context, cfg ProgramConfig, env daemon.Env) error {
 	cfg.Janitor.Streams = cfg.Streams

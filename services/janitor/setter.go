@@ -18,7 +18,7 @@ import (
 	"rejoin/shared/session"
 )
 
-// setsBacklog is how many requests may wait. The client drops more, and logs it; those who asked ask again.
+// setsBacklog is how many requests may wait. The NATS client drops more, and logs it; they are sent again.
 const setsBacklog = 64
 
 // setter changes the limits of partitions on request.
@@ -31,7 +31,7 @@ type setter struct {
 	logger *slog.Logger
 }
 
-// errChanged is what a request is answered that was made for other settings.
+// errChanged is the answer to a request that was made for other settings.
 var errChanged = errors.New("the settings have changed meanwhile")
 
 // run takes one request about a partition after the other until ctx, which is of its term, ends.
@@ -55,7 +55,7 @@ func (s *setter) run(ctx context.Context, p int) error {
 	return nil
 }
 
-// answer does a request, if somebody waits for the answer.
+// answer does a request whose sender waits for the answer.
 func (s *setter) answer(ctx context.Context, p int, msg *nats.Msg) {
 	if !inbox.Is(msg.Reply) { // a consumer may deliver anything here
 		s.logger.Warn("a request to change limits is refused: its reply is no inbox", "reply", msg.Reply)
@@ -76,7 +76,7 @@ func (s *setter) set(ctx context.Context, p int, data []byte) error {
 		return err
 	}
 	now := s.log.Settings()
-	req := logset.Request{From: now, To: now} // an asker of an earlier version does not name settings that it does not know
+	req := logset.Request{From: now, To: now} // a sender of an earlier version does not name settings that it does not know
 	requests := json.NewDecoder(bytes.NewReader(data))
 	requests.DisallowUnknownFields() // else a setting of a later version would count as made
 	if err := requests.Decode(&req); err != nil {

@@ -22,8 +22,8 @@ import (
 // cleared stream by stream is swept once.
 const clearDelay = 50 * time.Millisecond
 
-// sweeper announces what the policy removes, and moves the floor. What it announces the
-// deleter deletes.
+// sweeper announces the removals of the policy, and moves the floor. The deleter deletes the
+// announced entries.
 type sweeper struct {
 	nc         *nats.Conn
 	log        *eventlog.Log
@@ -40,7 +40,7 @@ type sweeper struct {
 	asks       chan sweepRequest
 	early      map[ledger.Cause]int // announced since the last sweep, for its line in the log
 	delay      time.Duration        // from an alarm to the early trimming
-	unanswered bool                 // partition 0 did not say the limits in this sweep
+	unanswered bool                 // partition 0 did not answer in this sweep; see readLimits
 }
 
 func newSweeper(cfg Config, b *backend.Backend, d *deleter, logger *slog.Logger) *sweeper {
@@ -54,10 +54,10 @@ func newSweeper(cfg Config, b *backend.Backend, d *deleter, logger *slog.Logger)
 // cleared asks for a sweep soon.
 func (w *sweeper) cleared() { follow.Ring(w.kick) }
 
-// alarmed asks for what holds too much to be trimmed soon.
+// alarmed asks for an early trimming of the sessions and partitions that hold too much.
 func (w *sweeper) alarmed() { follow.Ring(w.alarm) }
 
-// run sweeps until ctx ends. Between the sweeps it trims what cannot wait for the next one.
+// run sweeps until ctx ends. Between the sweeps it trims the sessions that cannot wait for the next one.
 func (w *sweeper) run(ctx context.Context) {
 	ticker := time.NewTicker(w.cfg.Interval)
 	defer ticker.Stop()
@@ -98,7 +98,7 @@ func (w *sweeper) run(ctx context.Context) {
 	}
 }
 
-// sweep does what the policy says, and moves the floor. What fails is left for the next sweep.
+// sweep announces the removals of the policy, and moves the floor. The next sweep repeats the steps that fail.
 func (w *sweeper) sweep() swept {
 	begun := time.Now()
 	w.unanswered = false
@@ -116,8 +116,8 @@ func (w *sweeper) sweep() swept {
 	return swept{removed: removed, took: took, err: err}
 }
 
-// each does something for the partitions that this janitor acts for, one after the other. One that
-// is full gets room for what the janitor has to store; one that is not what it was is left to its
+// each calls do for the partitions that this janitor acts for, one after the other. One that
+// is full gets room for the janitor's entries; one that has changed is left to its
 // tail.
 func (w *sweeper) each(do func(term context.Context, p *follow.Partition) error) (errs error) {
 	for _, p := range w.partitions {
@@ -154,8 +154,8 @@ func toDelete(partitions []*follow.Partition) map[eventlog.Reason]int {
 	return all
 }
 
-// report writes a line about what was announced, if anything was. That a term has ended is no
-// trouble: the janitor that acts next continues.
+// report writes a line about the announced removals, if there are any. The end of a term is no
+// failure: the janitor that acts next continues.
 func (w *sweeper) report(took time.Duration, removed map[ledger.Cause]int, err error) {
 	attrs := []any{"duration", took.Round(time.Microsecond).String()}
 	for _, r := range ledger.Causes {
@@ -189,7 +189,7 @@ func (w *sweeper) setAlarms() {
 }
 
 // trimEarly trims the sessions that hold too much, and makes room in partitions that are full.
-// What fails is tried again soon.
+// It tries a failed trimming again soon.
 func (w *sweeper) trimEarly() {
 	if !w.nc.IsConnected() {
 		w.alarmed()
@@ -230,17 +230,17 @@ const askPatience = 10 * time.Second
 // or this janitor does not sweep, or stops.
 var errNoSweep = errors.New("no sweep begins")
 
-// sweepRequest asks the sweeper for a sweep: it is where the answer comes.
+// sweepRequest asks the sweeper for a sweep, and receives the result.
 type sweepRequest chan swept
 
-// swept is what came of a sweep.
+// swept is the result of a sweep.
 type swept struct {
 	removed map[ledger.Cause]int // announced by the sweep
 	took    time.Duration
 	err     error // the sweep is left unfinished
 }
 
-// others returns who else asks at the moment: one sweep is good for all who asked before
+// others returns the other requests that wait: one sweep answers all requests from before
 // it began.
 func (w *sweeper) others() (all []sweepRequest) {
 	for {
@@ -253,7 +253,7 @@ func (w *sweeper) others() (all []sweepRequest) {
 	}
 }
 
-// sweepOnce has the sweeper sweep, and returns what came of it. A sweep that has not begun when ctx
+// sweepOnce has the sweeper sweep, and returns the result. A sweep that has not begun when ctx
 // ends does not begin.
 func (w *sweeper) sweepOnce(ctx context.Context) swept {
 	a := make(sweepRequest, 1)
@@ -266,7 +266,7 @@ func (w *sweeper) sweepOnce(ctx context.Context) swept {
 }
 
 // dryRun asks the policy what a sweep would remove of some partitions, and removes nothing. It
-// returns how many entries, and the n largest removals.
+// returns the numbers of entries, and the n largest removals.
 func (w *sweeper) dryRun(partitions []*follow.Partition, n int) (total map[ledger.Cause]int, removals []ledger.RemovalInfo, more bool) {
 	total = map[ledger.Cause]int{}
 	f := ledger.Firsts[ledger.RemovalInfo]{N: n, Compare: compareRemovals}

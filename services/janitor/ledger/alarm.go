@@ -15,7 +15,7 @@ func (lim Limits) Alarm() Alarm {
 	return Alarm{eighthAbove(lim.MaxPerStream), eighthAbove(lim.MaxEvents), eighthAbove(lim.MaxBytes)}
 }
 
-// eighthAbove returns from where on there is too much, at least one above a limit; 0 without one.
+// eighthAbove returns the threshold of the alarm, at least one above a limit; 0 without one.
 func eighthAbove(limit int64) int64 {
 	if limit < 0 {
 		return 0
@@ -40,7 +40,7 @@ func (l *Ledger) watch(a *Account, s *stream) {
 func (l *Ledger) Alarmed() bool { return len(l.Over) > 0 && l.Complete }
 
 // TakeAlarms returns the lives that hold too much, never nil, and forgets them: each rings again with its next event
-// that is too much.
+// above the threshold.
 func (l *Ledger) TakeAlarms() []string {
 	over := slices.AppendSeq([]string{}, maps.Keys(l.Over))
 	clear(l.Over)

@@ -7,8 +7,8 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// Concern reports whether the policy may have something to say about a life that is not
-// over: it says nothing about one within its limits and without a =clear marker.
+// Concern reports whether the policy may remove events of a life that is not
+// over: it removes none of a life within its limits and without a =clear marker.
 func (lim Limits) Concern(a *Account) bool {
 	return a.clears > 0 ||
 		lim.MaxPerStream >= 0 && int64(a.Events) > lim.MaxPerStream ||
@@ -17,12 +17,12 @@ func (lim Limits) Concern(a *Account) bool {
 		lim.MaxStreams >= 0 && int64(a.open) > lim.MaxStreams
 }
 
-// LifeState returns what the ledger knows of a life as a whole.
+// LifeState returns the state of a life as a whole.
 func (l *Ledger) LifeState(a *Account) LifeState {
 	return LifeState{a.Session, a.Life, l.openings[a.Session], a.markers}
 }
 
-// View returns what the policy sees of a life.
+// View returns the policy's view of a life.
 func (l *Ledger) View(a *Account, state LifeState) LifeView {
 	v := LifeView{LifeState: state, streams: make([]streamView, 0, len(a.Streams))}
 	for name, s := range a.Streams {
@@ -76,6 +76,6 @@ func (l *Ledger) Require(restarts int, sequence uint64) {
 	}
 }
 
-// NewestTrim returns where the newest trim of a stream lies, or of the whole life; 0 when the
+// NewestTrim returns the sequence of the newest trim of a stream, or of the whole life; 0 when the
 // log has none.
 func (a *Account) NewestTrim(stream string) uint64 { return a.trims[stream] }

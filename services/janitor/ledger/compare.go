@@ -7,8 +7,8 @@ import "rejoin/shared/eventlog"
 func (l *Ledger) Balance() uint64 { return l.Entries() - l.Through }
 
 // Has returns the newest sequence that the files of a leader may lack, and whether it is known: when they have as many
-// entries as the ledger, given its balance before the look, that is what the ledger lacks. A ledger that lacks some itself
-// cannot tell which: the leader may have those and lack others.
+// entries as the ledger, given its balance before the look, it is the newest one that the ledger lacks. A ledger that
+// lacks some itself cannot tell which: the leader may have those and lack others.
 func (l *Ledger) Has(s eventlog.State, balance uint64) (damaged uint64, known bool) {
 	if l.Damaged >= l.first {
 		l.lacking = int(max(int64(balance+s.Last-s.Entries), 0)) //nolint:gosec // as in Misses
@@ -20,17 +20,17 @@ func (l *Ledger) Has(s eventlog.State, balance uint64) (damaged uint64, known bo
 // InFlight is how many entries a janitor deletes at a time: the ledger learns of these together.
 const InFlight = 16
 
-// Tally is what [Ledger.Misses] compares a look with.
+// Tally is the count of a ledger's entries that [Ledger.Misses] compares a look with.
 type Tally struct {
 	first, balance uint64
-	deleted        int // at most, of which the ledger does not know yet
+	deleted        int // at most, that the ledger does not know of yet
 }
 
-// Tally returns what the ledger has before a look.
+// Tally returns the tally for a look that is about to begin.
 func (l *Ledger) Tally() Tally { return Tally{l.first, l.Balance(), min(l.ToDelete(), InFlight)} }
 
-// Misses reports whether a look shows fewer entries than the ledger had before it: somebody else has removed some
-// since [Ledger.Lacking] was asked last.
+// Misses reports whether a look shows fewer entries than the ledger had before it: another program has removed some
+// since the last call of [Ledger.Lacking].
 func (l *Ledger) Misses(s eventlog.State, before Tally) bool {
 	if !l.Exact() || s.First != before.first {
 		return false
@@ -40,7 +40,7 @@ func (l *Ledger) Misses(s eventlog.State, before Tally) bool {
 	return missing > int64(before.deleted+l.lacking)
 }
 
-// Lacking returns what the ledger has of the sequences that a leader has no entry of, which are in order.
+// Lacking returns the ledger's entries among the sequences that a leader has no entry of, which are in order.
 func (l *Ledger) Lacking(absent []uint64) (d Damage) {
 	defer func() { l.lacking = d.N }()
 	if len(absent) == 0 {
@@ -71,8 +71,8 @@ func (l *Ledger) Lacking(absent []uint64) (d Damage) {
 }
 
 // Intact reports whether a partition has as many entries as the ledger expects, and so the
-// same ones. What is to be deleted may be deleted; but in a generation that the ledger does not
-// know, of a server that may have found a damaged file, it takes no chances.
+// same ones. Entries that are to be deleted may be missing, but not in a generation that the ledger does
+// not know: its server may have found a damaged file.
 func (l *Ledger) Intact(s eventlog.State) bool {
 	known := l.HeardOf(s.Generation().ID)
 	if !l.Complete {

@@ -25,7 +25,7 @@ type control struct {
 // controls are all of them, in order of sequence.
 type controls struct {
 	list   []control
-	popped int // that went off the front of the array that list lies in
+	popped int // those that popBefore has removed from the front of list's array
 	taken  int // those in list that were taken out of the middle
 }
 
@@ -69,7 +69,7 @@ func (c *controls) take(seq uint64) (one control, ok bool) {
 	return one, true
 }
 
-// compact drops what was taken, and what is known of the lives that are forgotten.
+// compact drops the entries that were taken, and the references to forgotten lives.
 func (c *controls) compact() {
 	c.list = slices.Clone(slices.DeleteFunc(c.list, func(c control) bool { return c.taken }))
 	for i := range c.list {
@@ -87,7 +87,7 @@ type copied struct {
 	at       time.Time // when the ledger got the copy
 }
 
-// copied notes that the entry that comes now replaces another one; 0: none.
+// copied notes that the entry just received replaces another one; 0: none.
 func (l *Ledger) copied(original uint64, now time.Time) {
 	if original > 0 {
 		l.copies = append(l.copies, copied{original, now})
@@ -95,7 +95,7 @@ func (l *Ledger) copied(original uint64, now time.Time) {
 }
 
 // open enters the opening of a session. A second one is a copy of the first, or changes its members
-// or metadata: a name that has an opening gets no other one. What it says is asked when it matters.
+// or metadata: a name that has an opening gets no other one. Its content is read when it matters.
 func (l *Ledger) open(e eventlog.Entry, now time.Time) {
 	o := l.openings[e.Subject.Session]
 	if o == nil {
@@ -115,15 +115,15 @@ func (l *Ledger) Opening(session string) Opening {
 	return Opening{}
 }
 
-// Learn enters what the log says of a session's opening.
+// Learn enters the life that a session's opening names.
 func (l *Ledger) Learn(session string, seq uint64, life string) {
 	if o := l.openings[session]; o != nil && o.Seq == seq {
 		o.Life, o.Known = life, true
 	}
 }
 
-// Unheard reports whether the registry may yet have a record of a session's life, or a newer one than
-// rec, which is that of its name or empty: the log has an opening that says more. So limits that
+// Unheard reports whether the registry may still get a record of a session's life, or a newer one than
+// rec, which is the record of its name or empty: the log has an opening that is newer. So limits that
 // the session asks for are unknown.
 func (l *Ledger) Unheard(name, life string, rec session.Record) bool {
 	o := l.openings[name]
@@ -134,8 +134,8 @@ func (l *Ledger) Unheard(name, life string, rec session.Record) bool {
 }
 
 // mark enters a control entry of a life or of one of its streams. A second seal or end is a
-// copy of the first one, and so is a birth that says so. A birth that does not comes from an
-// ingest that does not know the first one, and says nothing.
+// copy of the first one, and so is a birth that is marked as a copy. A second birth without that mark is
+// from an ingest that does not know the first one, and is ignored.
 func (l *Ledger) mark(a *Account, e eventlog.Entry, now time.Time) {
 	c := control{seq: e.Sequence, kind: e.Subject.Kind, size: sizeOf(e), life: a}
 	at := &a.markers
@@ -165,16 +165,16 @@ func (l *Ledger) mark(a *Account, e eventlog.Entry, now time.Time) {
 	case event.Clear:
 		*m = marker{e.Sequence, e.Sequence, e.Time}
 		a.clears++
-	case event.Seal: // what is done some time after it depends on one clock
+	case event.Seal: // duties some time after it depend on one clock
 		l.copied(m.put(e.Sequence, now), now)
 	case event.End:
 		l.copied(m.put(e.Sequence, e.Time), now)
-	case event.Message, event.Open: // they do not come here
+	case event.Message, event.Open: // Apply handles them
 	}
 }
 
-// bear enters a birth. A copy tells all that the ledger lacks only if it reaches up to the floor: before the ledger got
-// the copy, the floor may have passed what was stored just before it.
+// bear enters a birth. A copy covers all events that the ledger lacks only if it reaches up to the floor: before the
+// ledger got the copy, the floor may have passed events that were stored just before it.
 func (l *Ledger) bear(s *stream, e eventlog.Entry, now time.Time) {
 	if s.birth == 0 {
 		s.birth, s.copied = e.Sequence, e.Copy != nil
@@ -192,7 +192,7 @@ func (l *Ledger) bear(s *stream, e eventlog.Entry, now time.Time) {
 	}
 }
 
-// gone takes out a control entry that the floor has passed.
+// gone removes a control entry that the floor has passed or a trim has named.
 func (l *Ledger) gone(c control) {
 	switch {
 	case c.opening != nil:

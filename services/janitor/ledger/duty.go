@@ -8,18 +8,18 @@ import (
 	"rejoin/shared/session"
 )
 
-// Task is what has to be done about a session.
+// Task is the kind of a [Duty].
 type Task uint8
 
 const (
-	// Repair has the registry say what the log does, and asks whose the opening is.
+	// Repair corrects the registry by the log, and reads which life the opening names.
 	Repair Task = iota
 	// CloseIdle ends an idle session.
 	CloseIdle
-	// Finish ends a life whose end somebody began and did not finish, and the life of a
+	// Finish ends a life whose end was begun and not finished, and the life of a
 	// name that has a newer opening.
 	Finish
-	// Remove deletes a record that has served its time.
+	// Remove deletes the record of a closed session whose name is no longer kept.
 	Remove
 )
 
@@ -27,13 +27,13 @@ const (
 // longer than an end takes.
 const FinishAfter = 5 * time.Second
 
-// Duty is one thing to be done.
+// Duty is a task for one session.
 type Duty struct {
 	Task   Task
 	Record session.Record // as the registry has it; for Finish a name and a life
 }
 
-// of returns what is in the log of a life.
+// of returns a life, if it has entries in the log.
 func (s LoggedSession) of(life string) (LoggedLife, bool) {
 	for _, l := range s.Lives {
 		if l.Life == life {
@@ -53,7 +53,7 @@ func (s LoggedSession) Unused() bool {
 	return len(s.Lives) == 0 && s.Opening.Whole && !s.Opening.Used
 }
 
-// Holds reports whether the log has something of a record's life or of the empty one, or
+// Holds reports whether the log has entries of a record's life or of the empty one, or
 // an opening of its name.
 func (s LoggedSession) Holds(rec session.Record) bool {
 	_, own := s.of(rec.Life)
@@ -61,9 +61,9 @@ func (s LoggedSession) Holds(rec session.Record) bool {
 	return own || empty || s.Opening.Seq > 0
 }
 
-// disagrees reports whether the log says something else of a session than its record, or
+// disagrees reports whether the log contradicts a session's record, or
 // may: the content of an unread opening matters when the record's life began
-// before it or has ended, or when something of another life is in the log.
+// before it or has ended, or when the log has entries of another life.
 func (s LoggedSession) disagrees(rec session.Record) bool {
 	own, _ := s.of(rec.Life)
 	switch {
@@ -95,14 +95,14 @@ func (s LoggedSession) unfinished(l LoggedLife, rec session.Record, patience tim
 	}
 }
 
-// Duties says what has to be done, given the registry and the sessions in the log.
+// Duties returns the duties that follow from the registry and the sessions in the log.
 //
-//   - The registry says what the log does. Events of the empty life are no session: who
-//     stores them has opened none.
-//   - A life that somebody began to end longer than patience ago is ended; so is one that
+//   - The registry has to agree with the log. Events of the empty life are no session: their
+//     publisher has opened none.
+//   - A life whose end was begun longer than patience ago is ended; so is one that
 //     has a newer opening, and one whose seal is lost.
-//   - A tombstone goes when it is older than its name is kept, by the clock of the log's server, as
-//     the entries of its life do, and nothing of the session is in the log any more.
+//   - A tombstone is removed when it is older than its name is kept, by the clock of the log's server, as
+//     the entries of its life are, and the log has no entries of the session any more.
 func Duties(records []session.Record, inLog map[string]LoggedSession, kept NameKept, patience time.Duration, now, clock time.Time) []Duty {
 	var out []Duty
 	registered := make(map[string]*session.Record, len(records)) // not copied: there may be many

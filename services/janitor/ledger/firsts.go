@@ -2,7 +2,7 @@ package ledger
 
 import "slices"
 
-// Firsts keeps the first n of what is added, in some order.
+// Firsts keeps the first N of the values that are added, in the order of Compare.
 type Firsts[T any] struct {
 	N       int
 	Compare func(a, b T) int
@@ -10,7 +10,7 @@ type Firsts[T any] struct {
 	more    bool
 }
 
-// Add adds some, of which those are kept that are among the first n.
+// Add adds values, and keeps those that are among the first N.
 func (f *Firsts[T]) Add(more ...T) {
 	if f.kept = append(f.kept, more...); len(f.kept) >= 2*f.N+2 {
 		f.cut()
@@ -24,10 +24,10 @@ func (f *Firsts[T]) cut() {
 	}
 }
 
-// beyond reports whether it is known that one would not be kept.
+// beyond reports whether a value would surely not be kept.
 func (f *Firsts[T]) beyond(one T) bool { return f.more && f.Compare(f.kept[f.N-1], one) < 0 }
 
-// All returns what is kept, in order, and whether there was more.
+// All returns the kept values, in order, and whether there were more.
 func (f *Firsts[T]) All() (kept []T, more bool) {
 	f.cut()
 	return f.kept, f.more

@@ -8,11 +8,11 @@ import (
 	"rejoin/shared/session"
 )
 
-// The floor is the first sequence of a partition. It moves up by age and by bytes, and takes
-// everything with it. What must outlive it, the control entries of lives that are not
-// forgotten, is written again at the end of the log long before it gets there.
+// The floor is the first sequence of a partition. It moves up by age and by bytes, and removes
+// all entries below it. The control entries of lives that are not forgotten must outlive it:
+// they are written again at the end of the log long before it reaches them.
 
-// Rules say when what goes.
+// Rules are the limits and intervals by which the floor moves.
 type Rules struct {
 	MaxAge       time.Duration // of an event; not positive: none
 	MaxBytes     int64         // of the partition; not positive: none
@@ -20,8 +20,8 @@ type Rules struct {
 	Interval     time.Duration // between two sweeps
 }
 
-// NameKept says how long the name of a closed session is kept, and what the log has of it, by what
-// the session asks for.
+// NameKept returns how long the name of a closed session and its entries in the log are kept, given the
+// retention that the session asks for.
 type NameKept func(asked session.Retention) time.Duration
 
 // Settled is how long after an entry was stored it is surely on disk: twice as long as the
@@ -65,9 +65,9 @@ func (l *Ledger) Target(r Rules, bytes uint64, now time.Time) (before uint64, wh
 	return before, why
 }
 
-// Lead returns the sequence before which live control entries are to be copied: those that
-// the floor will get to in so much time that their copies are on disk before, with as much
-// again to spare. What was stored a moment ago is never copied.
+// Lead returns the sequence before which live control entries are to be copied: early enough for
+// the copies to be on disk before the floor reaches the originals, with as much time
+// again to spare. Entries that were stored a moment ago are never copied.
 func (l *Ledger) Lead(r Rules, bytes uint64, now time.Time) (before uint64) {
 	clock := l.Clock(now)
 	if r.MaxAge > 0 {
@@ -80,7 +80,7 @@ func (l *Ledger) Lead(r Rules, bytes uint64, now time.Time) (before uint64) {
 	return min(before, l.Stretches.youngerThan(clock.Add(-r.Settled()), l.Through))
 }
 
-// Survivors says which control entries must stay.
+// Survivors selects the control entries that must stay.
 type Survivors struct {
 	*Ledger
 	Now      time.Time // by the ledger's clock
@@ -91,7 +91,7 @@ type Survivors struct {
 	leaving map[*Account]uint64
 }
 
-// leave notes what is announced and not deleted yet.
+// leave sets leaving from the pending trims.
 func (k *Survivors) leave() {
 	k.leaving = make(map[*Account]uint64, len(k.Pending))
 	for _, t := range k.Pending {
@@ -99,8 +99,7 @@ func (k *Survivors) leave() {
 	}
 }
 
-// live reports whether an entry is the newest of its kind that says something that has to be
-// known:
+// live reports whether an entry is the newest of its kind and still needed:
 //
 //   - the opening of a name whose life is open, or has ended for less than the TTL;
 //   - seal and end of such a life, and as long as its opening lies after them: without them
@@ -110,7 +109,7 @@ func (k *Survivors) leave() {
 //     publishes on this fence alone. The end of the life stays until the floor has passed them.
 //
 // Nothing is known of a life without an opening and a seal, nor of the empty one, whose ends
-// go after their events.
+// the floor removes after their events.
 func (k Survivors) live(c control) bool {
 	switch {
 	case c.opening != nil:
@@ -138,7 +137,7 @@ func (k Survivors) live(c control) bool {
 }
 
 // lasts reports whether a life has an opening or a seal, and no end. If its opening is lost, the
-// registry says whether it is open.
+// state in the registry decides.
 func (k Survivors) lasts(a *Account) bool {
 	if a.markers.ended() || a.markers.sealed() || k.openings[a.Session] != nil {
 		return !a.markers.ended()
@@ -155,13 +154,13 @@ func (k Survivors) openedAfter(a *Account, seq uint64) bool {
 }
 
 // forgotten reports whether it is known that a life has ended for as long as its name is kept,
-// and the registry says that it has: an end that only the registry has cannot be proved.
+// and is not open in the registry: an end that only the registry has cannot be proved.
 func (k Survivors) forgotten(a *Account) bool {
 	if a == nil || !a.markers.ended() {
 		return false
 	}
 	since, ttl := a.markers.end.at, k.TTL(session.Retention{})
-	// The registry remembers when that was, also when the log has copies of the end alone.
+	// The registry has the time of the end, also when the log has copies of the end alone.
 	if rec, ok := k.Registry(a.Session); ok && rec.Life == a.Life {
 		if rec.State == session.Open {
 			return false
@@ -205,7 +204,7 @@ func (k Survivors) Barrier(upTo uint64) uint64 {
 	return upTo
 }
 
-// knows reports whether the ledger knows all that a stream has ever had: it began with the
+// knows reports whether the ledger knows all events that a stream ever had: it began with the
 // partition, or with the life, or a copy of the birth reaches up to where the ledger began.
 func (k Survivors) knows(a *Account, s *stream) bool {
 	o := k.openings[a.Session]
@@ -217,7 +216,7 @@ type Copying struct {
 	Subject event.Subject // without the partition
 	Seq     uint64
 	Birth   *eventlog.BirthCopy // of a birth
-	// Opening is set for an opening: what it says has to be asked before, unless it is known.
+	// Opening is set for an opening: its content has to be read before, unless it is known.
 	Opening *Opening
 }
 

@@ -13,8 +13,8 @@ import (
 // rest. An opening whose seal were deleted first would open the life again, whatever a power cut
 // or a restart leaves of the deletes. The trims of the life stay, since they explain the holes.
 
-// Forgettable returns the trims that take what can be taken now of the lives that are forgotten.
-// byAge says that the floor moves by age: it takes all but what a session wants to have gone earlier.
+// Forgettable returns the trims of the control entries of forgotten lives that can be deleted now.
+// byAge says that the floor moves by age: it takes all but those that a session wants deleted earlier.
 func (k Survivors) Forgettable(byAge bool) (lives [][]Announcement) {
 	k.leave()
 	openings, rest := map[*Opening]*Account{}, map[*Account]bool{}
@@ -32,8 +32,8 @@ func (k Survivors) Forgettable(byAge bool) (lives [][]Announcement) {
 	if len(openings)+len(rest) == 0 {
 		return nil
 	}
-	// The newest opening and the life's own end say that it is forgotten, so they are in the last trim: all
-	// others may be many.
+	// The newest opening and the life's own end prove that it is forgotten, so they are in the last trim: there
+	// may be many others.
 	first, last := map[*Account][]uint64{}, map[*Account][]uint64{}
 	for _, c := range k.controls.list {
 		a := openings[c.opening]
@@ -65,22 +65,22 @@ func (k Survivors) Forgettable(byAge bool) (lives [][]Announcement) {
 	return lives
 }
 
-// forget takes a life out of the book of which nothing is left but trims. Those are entries that belong
+// forget removes a life of which only trims are left. They are entries that belong
 // nowhere from now on.
 func (l *Ledger) forget(a *Account) {
 	delete(l.Accounts, a.key())
 	*a = Account{forgotten: true}
 }
 
-// asks reports whether a session says itself how long it is kept when it is closed.
+// asks reports whether a session's metadata says how long it is kept after its end.
 func (k Survivors) asks(a *Account) bool {
 	rec, ok := k.Registry(a.Session)
 	return ok && rec.Life == a.Life && rec.Retention.KeepClosed > 0
 }
 
 // forgetting returns the trims that name some control entries of a life each; whole says that
-// these are all that are left. They follow each other, and say of the life's events what the trims
-// before them do.
+// these are all that are left. They follow each other, and announce no events beyond those of the
+// trims before them.
 func (k Survivors) forgetting(a *Account, lists [][]uint64, whole bool) (all []Announcement) {
 	for i, list := range lists {
 		t := eventlog.Trim{Session: a.Session, Life: a.Life, UpTo: a.newestRemoved, Reason: eventlog.Trimmed, Listed: list}

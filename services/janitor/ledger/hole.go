@@ -86,7 +86,7 @@ func (h *holes) within(from, to uint64) bool {
 	return false
 }
 
-// takeUpTo takes everything up to a sequence out, and says what it was.
+// takeUpTo removes all holes up to a sequence, and returns them.
 func (h *holes) takeUpTo(seq uint64) (d Damage) {
 	for len(h.blocks) > 0 && h.blocks[0].number*holeBlockSize <= seq {
 		b := &h.blocks[0]
@@ -134,7 +134,7 @@ type look struct {
 	last uint64 // the partition's last sequence
 }
 
-// miss notes that the tail went past everything after the ledger's sequence up to
+// miss notes that the tail passed the sequences after the ledger's up to
 // another one without an entry.
 func (l *Ledger) miss(through uint64, now time.Time) {
 	from := max(l.Through+1, l.begunAt)
@@ -150,7 +150,7 @@ func (l *Ledger) miss(through uint64, now time.Time) {
 	}
 }
 
-// explain notes that the floor has taken everything up to a sequence, or is about to.
+// explain notes that the floor has removed all entries up to a sequence, or is about to.
 func (l *Ledger) explain(upTo uint64) {
 	if l.holes.takeUpTo(upTo).N > 0 {
 		l.beginAt(upTo + 1)
@@ -178,8 +178,8 @@ func (l *Ledger) WantsLook() bool { return l.Complete && l.holes.n > 0 && l.look
 // or known to be damage.
 func (l *Ledger) Exact() bool { return l.Complete && l.holes.n == 0 }
 
-// Looked enters a look at the server that began when the ledger was at asOf. One by a leader
-// that knows less than the tail has brought says nothing.
+// Looked enters a look at the server that began when the ledger was at asOf. It ignores a leader
+// that has fewer entries than the tail had received then.
 func (l *Ledger) Looked(asOf uint64, s eventlog.State) {
 	if !l.IsOf(s) || s.Last < asOf {
 		return
@@ -189,10 +189,10 @@ func (l *Ledger) Looked(asOf uint64, s eventlog.State) {
 	l.judgeHoles()
 }
 
-// judgeHoles says, once the tail has got to what a look saw, that the holes that were there when
-// it began are damage: what was deleted had been announced two sync intervals before, so the
-// trim lies before the look's last sequence, and what was purged lies below the floor. When
-// the tail has missed something between the two, that may be the trim, with all before it below
+// judgeHoles turns the holes from before a look into damage, once the tail has reached the look's
+// last sequence: deleted entries had been announced two sync intervals before, so their
+// trim lies before that sequence, and purged entries lie below the floor. When
+// the tail has missed an entry since the look began, that may be the trim, with all before it below
 // a floor that moved since: then another look is needed.
 func (l *Ledger) judgeHoles() {
 	if l.look == nil || l.Through < l.look.last {
@@ -206,7 +206,7 @@ func (l *Ledger) judgeHoles() {
 	l.look = nil
 }
 
-// TakeDamage returns what was found since the last time.
+// TakeDamage returns the damage that was found since the last call.
 func (l *Ledger) TakeDamage() []Damage {
 	found := l.damage
 	l.damage = nil

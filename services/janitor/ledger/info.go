@@ -27,7 +27,7 @@ type SessionInfo struct {
 	OpenStreams int   `json:"openStreams"`
 	Events      int   `json:"events"`
 	Bytes       int64 `json:"bytes"`
-	// Limits are the session's own, by what its metadata asks for.
+	// Limits are the session's own: its metadata may ask for some.
 	Limits LimitsInfo `json:"limits"`
 	// Clients are the event streams and polls for it; absent unless asked for.
 	Clients *int `json:"clients,omitempty"`
@@ -42,9 +42,9 @@ type SessionInfo struct {
 // SessionDetail is the body of GET /v1/sessions/{session}; streams is a list here.
 type SessionDetail struct {
 	SessionInfo
-	// Room is how much there is up to the limits; negative when there is too much.
+	// Room is how much is left up to the limits; negative when there is too much.
 	Room LimitsInfo `json:"room"`
-	// Upcoming is what goes next, the soonest first.
+	// Upcoming are the next removals, the soonest first.
 	Upcoming []RemovalInfo `json:"upcoming"`
 	// Streams are those with events, and up to maxEmpty of the others; Omitted counts the rest.
 	Streams []StreamInfo `json:"streams"`
@@ -54,7 +54,7 @@ type SessionDetail struct {
 // maxEmpty is how many closed streams without events are listed: no limit bounds their number.
 const maxEmpty = 1000
 
-// LimitsInfo are limits of a session; absent are those that there are not.
+// LimitsInfo are limits of a session; a limit that is not set is absent.
 type LimitsInfo struct {
 	Events  *int64 `json:"events,omitempty"`
 	Bytes   *int64 `json:"bytes,omitempty"`
@@ -88,19 +88,19 @@ type StreamInfo struct {
 type RemovalInfo struct {
 	Cause   Cause  `json:"reason"`
 	Session string `json:"session,omitempty"`
-	// Stream is absent for what is not of one stream, and then UpTo.
+	// Stream is absent for a removal that is not of one stream, and so is UpTo.
 	Stream  string `json:"stream,omitempty"`
 	Entries int    `json:"entries"`
 	// UpTo is the event ID of the last one.
 	UpTo string `json:"upTo,omitempty"`
-	// At is absent for what goes with the next sweep.
+	// At is absent for a removal of the next sweep.
 	At time.Time `json:"at,omitzero"`
 
 	Life string `json:"-"`
 	Last uint64 `json:"-"` // sequence of the last one
 }
 
-// Expired is the cause of what goes by age, with the floor.
+// Expired is the cause of removals by age, with the floor.
 const Expired = Cause(eventlog.Expired)
 
 // RemovalOf returns a removal as the API shows it.
@@ -118,7 +118,7 @@ func (l *Ledger) ID(session, life, stream string, seq uint64) string {
 	return event.ID{Stream: stream, Tag: at.Tag(), Sequence: seq}.String()
 }
 
-// roomFor returns what a limit leaves; nil without one.
+// roomFor returns how much is left up to a limit; nil without one.
 func roomFor(limit, has int64) *int64 {
 	if limit < 0 {
 		return nil
@@ -192,7 +192,7 @@ func Later(a, b time.Time) time.Time {
 	return a
 }
 
-// Detail is [Ledger.InfoOf] with what goes next: removals with the next sweep, the rest in time.
+// Detail is [Ledger.InfoOf] with the next removals: those of the next sweep, and those that only time brings.
 func (l *Ledger) Detail(rec session.Record, streams []StreamInfo, removals []Removal, lim Limits) SessionDetail {
 	d := SessionDetail{SessionInfo: l.InfoOf(rec, streams, lim), Upcoming: []RemovalInfo{}, Streams: streams}
 	d.Room = LimitsInfo{Events: roomFor(lim.MaxEvents, int64(d.Events)), Bytes: roomFor(lim.MaxBytes, d.Bytes)}
@@ -226,8 +226,8 @@ func (l *Ledger) Detail(rec session.Record, streams []StreamInfo, removals []Rem
 	return d
 }
 
-// inTime returns what goes without anything else happening: the oldest event by age,
-// and all that is left when the grace of a closed session is over.
+// inTime returns the removals that only time brings: of the oldest event by age,
+// and of all remaining events when the grace of a closed session is over.
 func (d *SessionDetail) inTime(lim Limits) (next []RemovalInfo) {
 	var oldest *StreamInfo
 	for i := range d.Streams {

@@ -1,5 +1,5 @@
-// Package ledger is what a janitor knows of a partition, and what it decides by that: which events
-// the limits remove, how far the floor may move, which control entries are copied, and which
+// Package ledger has the index that a janitor keeps of a partition, and the decisions that follow from it: which
+// events the limits remove, how far the floor may move, which control entries are copied, and which
 // sessions the registry is wrong about. It has no clock, no network and no lock.
 package ledger
 
@@ -11,13 +11,13 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// Ledger is the book of one partition. It is a pure data structure: no clock, no
+// Ledger is the index of one partition. It is a pure data structure: no clock, no
 // network, no lock; its partition guards it.
 //
-// It is fed in order of sequence by a tail (Apply, Reach) and told the partition's first
-// retained sequence (Advance). All that it knows follows from these, since the log says
-// itself what is removed from it: everything below its first sequence, and what the trims
-// in it name. So the ledger at sequence T is the log at sequence T, in every janitor, and after
+// A tail feeds it in order of sequence (Apply, Reach), and Advance sets the partition's first
+// retained sequence. Its whole state follows from these, since the log itself names all removed
+// entries: those below its first sequence, and those that its trims list.
+// So the ledger at sequence T is the log at sequence T, in every janitor, and after
 // a restart as before.
 type Ledger struct {
 	Created     time.Time
@@ -25,14 +25,14 @@ type Ledger struct {
 	Generations []event.Generation
 	Restarts    int // how often the ledger was started again
 
-	begunAt  uint64 // what lay below it the ledger has not seen, at least not all of it
-	first    uint64 // everything before it is gone
+	begunAt  uint64 // the ledger may have missed entries below it
+	first    uint64 // all entries before it are removed
 	Through  uint64 // the sequence up to which the log was followed
 	Complete bool   // the tail has caught up once
-	Newest   stamp  // of the newest entry that came
+	Newest   stamp  // of the newest entry received
 	reading  reading
-	// since is when the ledger was complete at first, or missed something: of what was published before it
-	// may know nothing.
+	// since is when the ledger was first complete, or last missed an entry: it may know nothing of events
+	// that were published before.
 	since time.Time
 
 	Accounts map[string]*Account // by life, as event.LifeKey has it
@@ -44,15 +44,15 @@ type Ledger struct {
 	Pending  []trimmed
 	holes    holes
 	look     *look
-	// damage is what was found missing that nothing explains, until it is logged; Damaged is
-	// the newest sequence of all that ever was.
+	// damage has the missing entries that nothing explains, until they are logged; Damaged is
+	// the newest sequence of all damage ever found.
 	damage  []Damage
 	Damaged uint64
 	lacking int // how many of the ledger's entries the leader lacked, by the newest list of these
 
 	Stretches stretches
 	copies    []copied
-	Required  uint64          // the last entry that the ledger has to have before it decides anything: one that this janitor has stored, or a copy of what the floor has passed
+	Required  uint64          // the last entry that the ledger has to have before it decides anything: one that this janitor has stored, or a copy of an entry that the floor has passed
 	Alarm     Alarm           // the sweeper sets it
 	Over      map[string]bool // the lives that it rang for, as [event.LifeKey] has them
 	Totals    Totals
@@ -62,18 +62,18 @@ type Ledger struct {
 	prunedAt time.Time // when that was
 }
 
-// stamp says which entry it is that has a sequence in some generation of the partition.
+// stamp identifies the entry that has a sequence in some generation of the partition.
 type stamp struct {
 	Sequence uint64
 	At       time.Time // when it was stored, by the server's clock
 }
 
-// reading is what the clock of the partition's server showed at a time of the ledger's own.
+// reading is a time by the clock of the partition's server, and when the ledger got it, by the janitor's clock.
 type reading struct {
 	at, got time.Time
 }
 
-// Totals are sums over what is retained: what is neither below the floor nor trimmed. Sessions and
+// Totals are sums over the retained events, which are neither below the floor nor trimmed. Sessions and
 // streams are those with events.
 type Totals struct {
 	Sessions int   `json:"sessions"`
@@ -82,7 +82,7 @@ type Totals struct {
 	Bytes    int64 `json:"bytes"`
 }
 
-// Add adds those of another ledger.
+// Add adds the totals of another ledger.
 func (t *Totals) Add(more Totals) {
 	t.Sessions += more.Sessions
 	t.Streams += more.Streams
@@ -90,7 +90,7 @@ func (t *Totals) Add(more Totals) {
 	t.Bytes += more.Bytes
 }
 
-// New returns a ledger of nothing, for [Ledger.Begin].
+// New returns an empty ledger, for [Ledger.Begin].
 func New() *Ledger {
 	return &Ledger{Accounts: map[string]*Account{}, openings: map[string]*Opening{}, Over: map[string]bool{}, first: 1}
 }
@@ -104,16 +104,16 @@ func (l *Ledger) Drop() {
 	*l = *fresh
 }
 
-// Matches reports whether a partition is still the one in the book, with all that
-// is in the book: not created again, and not rolled back, neither now nor meanwhile
+// Matches reports whether a partition is still the ledger's, with all entries that the
+// ledger has: not created again, and not rolled back, neither now nor meanwhile
 // (a generation that began at or before through has assigned its sequences again).
 //
 // A ledger continues with another server only when the log still has its newest entry: a
 // generation that began late does not show a roll-back.
 func (l *Ledger) Matches(s eventlog.State) bool { return l.MatchesAt(s, l.Through) }
 
-// MatchesAt is [Ledger.Matches] for a state that was asked for when the ledger was at
-// through: the tail may have moved on since.
+// MatchesAt is [Ledger.Matches] for a state that was requested when the ledger was at
+// through: the tail may have moved since.
 func (l *Ledger) MatchesAt(s eventlog.State, through uint64) bool {
 	if !l.IsOf(s) || s.Last < through {
 		return false
@@ -126,7 +126,7 @@ func (l *Ledger) MatchesAt(s eventlog.State, through uint64) bool {
 	return true
 }
 
-// IsOf reports whether a state is one of the partition in the book.
+// IsOf reports whether a state is one of the ledger's partition.
 func (l *Ledger) IsOf(s eventlog.State) bool {
 	return l.Created.Equal(s.Created) && l.origin == s.Origin
 }
@@ -141,21 +141,21 @@ func (l *Ledger) Generation() string {
 	return eventlog.State{Generations: l.Generations}.Generation().ID
 }
 
-// Begin prepares the ledger for a tail of a partition, and returns the sequence to
-// go on after: its own when it follows the partition, else 0, and then it starts again.
+// Begin prepares the ledger for a tail of a partition, and returns the sequence after which the tail
+// continues: the ledger's own when it follows the partition, else 0, and then the ledger starts again.
 func (l *Ledger) Begin(s eventlog.State) uint64 {
 	if !l.Matches(s) {
 		l.Drop()
 		l.Created, l.origin, l.begunAt = s.Created, s.Origin, s.First
 	}
 	l.Generations = s.Generations
-	l.Required = min(l.Required, s.Last) // what lay beyond is lost, and will not come
+	l.Required = min(l.Required, s.Last) // entries beyond are lost: the tail does not bring them
 	l.Advance(s.First, s.Last)
 	return l.Through
 }
 
-// Clock returns the time by the clock of the partition's server, as its newest entry and the
-// looks at it tell: a janitor whose own clock is wrong removes nothing before its time.
+// Clock returns the time by the clock of the partition's server, derived from its newest entry and the
+// looks at it: a janitor whose own clock is wrong removes no event too early.
 func (l *Ledger) Clock(now time.Time) time.Time {
 	if l.reading.at.IsZero() {
 		return now
@@ -163,8 +163,8 @@ func (l *Ledger) Clock(now time.Time) time.Time {
 	return l.reading.at.Add(max(now.Sub(l.reading.got), 0))
 }
 
-// Hear enters the server's clock when it is ahead of what the newest entry tells: nothing may
-// have been stored for long. A look that is older than the newest entry says nothing.
+// Hear sets the clock by a look at the server that is ahead of it: the newest entry may have been
+// stored long ago. A look that is older than the newest entry is ignored.
 func (l *Ledger) Hear(s eventlog.State, now time.Time) {
 	if l.Newest.Sequence > 0 && l.Through >= s.Last && !now.Before(l.reading.got) && s.Time.After(l.Clock(now)) {
 		l.reading = reading{s.Time, now}
@@ -174,7 +174,7 @@ func (l *Ledger) Hear(s eventlog.State, now time.Time) {
 // Apply enters an entry of the log. It reports whether the entry is a =clear marker.
 func (l *Ledger) Apply(e eventlog.Entry, now time.Time) (cleared bool) {
 	if e.Sequence <= l.Through {
-		return false // it was in flight when the ledger went past it, since it is gone
+		return false // it is removed: it was in flight when the ledger passed its sequence
 	}
 	l.miss(e.Sequence-1, now)
 	l.Through, l.Newest, l.reading = e.Sequence, stamp{e.Sequence, e.Time}, reading{e.Time, now}
@@ -215,7 +215,7 @@ func (l *Ledger) late(e eventlog.Entry) {
 	l.judgeHoles()
 }
 
-// Reach notes that the partition holds nothing more up to a sequence.
+// Reach notes that the partition has no more entries up to a sequence.
 func (l *Ledger) Reach(through uint64, now time.Time) {
 	l.miss(through, now)
 	l.Through = max(l.Through, through)
@@ -227,8 +227,8 @@ func (l *Ledger) Reach(through uint64, now time.Time) {
 
 // Advance notes the partition's first retained sequence, and the last one at that time.
 // Streams are brought up to it when they are looked at, and all of them by prune. The copies
-// of what the floor has passed lie at or before last: until the ledger has received them it
-// does not know what they keep alive.
+// of entries that the floor has passed lie at or before last: until the ledger has received them
+// it does not know which sessions and streams they keep alive.
 func (l *Ledger) Advance(first, last uint64) {
 	if first <= l.first {
 		return
@@ -297,9 +297,9 @@ func (l *Ledger) tidy(a *Account, s *stream) {
 	}
 }
 
-// NewestEventAt returns when the newest event of a life may have been stored. When nothing of the life is in
-// the log any more, the opening of its name still says so. An open session has one, unless a power cut
-// has taken it.
+// NewestEventAt returns when the newest event of a life may have been stored. When the log has no entries of the
+// life any more, the opening of its name still has that time. An open session has one, unless a power cut
+// has removed it.
 func (l *Ledger) NewestEventAt(key string) time.Time {
 	var last entry
 	if a := l.Accounts[key]; a != nil {
@@ -342,7 +342,7 @@ func (l *Ledger) add(a *Account, e eventlog.Entry) {
 	l.watch(a, s)
 }
 
-// pop takes a stream's oldest event out.
+// pop removes a stream's oldest event.
 func (l *Ledger) pop(a *Account, s *stream) entry {
 	e := s.events[0]
 	s.popOldest()
@@ -353,8 +353,8 @@ func (l *Ledger) pop(a *Account, s *stream) entry {
 	return e
 }
 
-// count adds an event to the sums, or takes it off. It expects the stream's list
-// as it is without the event.
+// count adds an event to the sums, or subtracts it. It expects the stream's list
+// without the event.
 func (l *Ledger) count(a *Account, s *stream, e entry, sign int) {
 	bytes := int64(sign) * int64(e.size)
 	s.bytes += bytes

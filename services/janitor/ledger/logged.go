@@ -2,13 +2,13 @@ package ledger
 
 import "time"
 
-// LoggedSession is what a complete ledger knows of a session's name.
+// LoggedSession has the opening and the lives of a session's name in a complete ledger.
 type LoggedSession struct {
 	Opening Opening // the newest; sequence 0 when the log has none
 	Lives   []LoggedLife
 }
 
-// LoggedLife is a life of which something is in the log.
+// LoggedLife is a life that has entries in the log.
 type LoggedLife struct {
 	Life          string
 	first         uint64 // its oldest entry
@@ -18,7 +18,7 @@ type LoggedLife struct {
 	since         time.Time // when the ledger got the seal
 }
 
-// Logged enters what the ledger knows of each session.
+// Logged enters the opening and the lives of each session.
 func (l *Ledger) Logged(all map[string]LoggedSession) {
 	for name := range l.openings {
 		all[name] = LoggedSession{Opening: l.Opening(name)}
@@ -31,8 +31,8 @@ func (l *Ledger) Logged(all map[string]LoggedSession) {
 	}
 }
 
-// Add adds a life, if more of it is in the log than what explains holes, and reports whether it
-// is.
+// Add adds a life, if the log has entries of it besides trims, and reports whether it
+// has.
 func (s *LoggedSession) Add(life string, a *Account) bool {
 	if a == nil || a.bare() {
 		return false

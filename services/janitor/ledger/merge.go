@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// run is what is left of a stream's events, oldest first.
+// run has the remaining events of a stream, oldest first.
 type run struct {
 	stream string
 	events []entry
@@ -30,30 +30,30 @@ func (r *runs) Pop() any {
 	return last
 }
 
-// trimming collects what has to go for a session to be within its limits.
+// trimming collects the events that have to be removed for a session to be within its limits.
 type trimming struct {
 	life          string // its key
 	limits        Limits
 	left          runs
-	events, bytes int64 // in what is left
+	events, bytes int64 // of left
 	gone          map[removalKey][]uint64
 }
 
-// removalKey is what a Removal is made of, but for the sequences.
+// removalKey tells the removals of a life apart.
 type removalKey struct {
 	stream string
 	cause  Cause
 }
 
-// trimLive returns what of a session's streams has to go for the session to be within
-// its limits, and not one event too many:
+// trimLive returns the removals that bring a session within its limits, and not one event
+// too many:
 //
 //   - of the open streams with events, those that were written to least recently;
 //   - then events of the streams that were finished longer than the grace ago, those
 //     that were finished first, first;
 //   - then the oldest events of all streams.
 //
-// An event counts as one too many for the number of events first.
+// An event over both limits counts for the number of events.
 func trimLive(life string, live []run, lim Limits, now time.Time) []Removal {
 	t := trimming{life: life, limits: lim, gone: map[removalKey][]uint64{}}
 	for _, r := range live {
@@ -73,7 +73,7 @@ func trimLive(life string, live []run, lim Limits, now time.Time) []Removal {
 	return t.removals()
 }
 
-// trimStreams takes what is one open stream too many.
+// trimStreams takes the events of the open streams above the limit.
 func (t *trimming) trimStreams() {
 	if t.limits.MaxStreams < 0 {
 		return
@@ -98,7 +98,7 @@ func (t *trimming) trimStreams() {
 	t.left = slices.Concat(finished, open[tooMany:])
 }
 
-// over returns why an event has to go, or nothing.
+// over returns the cause for which an event has to be removed, or nothing.
 func (t *trimming) over() Cause {
 	switch {
 	case t.limits.MaxEvents >= 0 && t.events > t.limits.MaxEvents:

@@ -7,7 +7,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// Cause says why the janitor removes events; its text is a label of a metric.
+// Cause is the reason for which the janitor removes events; its text is a label of a metric.
 type Cause string
 
 const (
@@ -36,7 +36,7 @@ func (c Cause) announced() eventlog.Reason {
 	return eventlog.Trimmed
 }
 
-// Removal is a list of events of a stream that have to go.
+// Removal is a list of events of a stream that have to be removed.
 type Removal struct {
 	Cause  Cause
 	Life   string // as [event.LifeKey] has it
@@ -46,10 +46,10 @@ type Removal struct {
 	Sequences []uint64
 }
 
-// Limits are what the policy enforces.
+// Limits are the limits that the policy enforces.
 //
-// Finished streams go first only when they have been finished for as long as events of a closed
-// session are kept, so that a client that was disconnected for a moment still gets the end of
+// Events of finished streams are removed first only when these have been finished for as long as events of
+// a closed session are kept, so that a client that was disconnected for a moment still gets the end of
 // an answer.
 type Limits struct {
 	MaxPerStream                    int64 // events of one stream; negative: none
@@ -59,7 +59,7 @@ type Limits struct {
 	ClosedGrace time.Duration
 }
 
-// LifeState is what the log says of a life as a whole.
+// LifeState is the state of a life as a whole, according to the log.
 type LifeState struct {
 	session, life string
 	opening       *Opening // the newest of the session's name; nil when there is none
@@ -81,7 +81,7 @@ func (s LifeState) PastGrace(now time.Time, grace time.Duration) bool {
 	return now.Sub(since) >= grace
 }
 
-// LifeView is what the policy sees of a life. The slices are the ledger's own: the policy
+// LifeView is the policy's view of a life. The slices are the ledger's own: the policy
 // only reads them.
 type LifeView struct {
 	LifeState
@@ -91,13 +91,13 @@ type LifeView struct {
 type streamView struct {
 	name    string
 	events  []entry
-	final   bool   // the last event says that it is the last
-	cleared uint64 // up to where its last =clear marker reaches
-	end     marker // where it ended; see [Account.end]
+	final   bool   // the last event is a final event
+	cleared uint64 // the sequence of its last =clear marker
+	end     marker // see [Account.end]
 }
 
-// ending returns where the stream was finished: at an event that says so and that no other
-// one follows, or at its end. The zero marker says that it is open.
+// ending returns the entry that finished the stream: a final event that no other event
+// follows, or its end. The zero marker means that it is open.
 func (s streamView) ending() marker {
 	if n := len(s.events); s.final && n > 0 {
 		last := s.events[n-1]
@@ -108,10 +108,10 @@ func (s streamView) ending() marker {
 
 func (v LifeView) key() string { return event.LifeKey(v.session, v.life) }
 
-// Policy says what of a life has to go now. Whatever it takes of a stream is the oldest part,
-// and what it says of one stream is in order.
+// Policy returns the removals that a life needs now. They always take the oldest events of a stream,
+// and those of one stream are in order.
 //
-// The limits count what is left after everything else, and are met exactly; see [trimLive].
+// The limits count the events that all other removals leave, and are met exactly; see [trimLive].
 func Policy(v LifeView, lim Limits, now time.Time) []Removal {
 	var out []Removal
 	if v.PastGrace(now, lim.ClosedGrace) {

@@ -9,14 +9,14 @@ import (
 	"rejoin/shared/session"
 )
 
-// Retained is what the ledger has of a session.
+// Retained sums up the events of a session's life.
 type Retained struct {
 	Events int
 	Bytes  int64
 	Newest int64 // of the events that are deleted too; see [Account]
 }
 
-// Retained returns what the ledger has of every life that has, or had, events.
+// Retained enters every life that has, or had, events.
 func (l *Ledger) Retained(of map[string]Retained) {
 	for key, a := range l.Accounts {
 		if a.newestAt > 0 {
@@ -71,7 +71,7 @@ func (l *Ledger) RetainedAfter(life, name string, cursor uint64) (n int) {
 type PublishedInfo struct {
 	// Kind is "event", "close" for an end, or "clear".
 	Kind     string    `json:"kind"`
-	Stream   string    `json:"stream,omitempty"` // absent for what is about the session
+	Stream   string    `json:"stream,omitempty"` // absent for an entry about the session
 	Sequence uint64    `json:"sequence"`
 	ID       string    `json:"id,omitempty"` // of an event
 	Time     time.Time `json:"time"`
@@ -105,7 +105,7 @@ func (l *Ledger) NewestOf(life string, limit int) []PublishedInfo {
 		for _, e := range slices.Backward(s.events) {
 			one := PublishedInfo{Kind: "event", Stream: name, Sequence: e.seq, Time: e.time(), Bytes: int(e.size)}
 			if newest.beyond(one) {
-				break // and so are the older ones
+				break // the older ones are beyond, too
 			}
 			newest.Add(one)
 		}

@@ -21,14 +21,14 @@ func sizeOf(e eventlog.Entry) uint32 { return uint32(max(e.Size, 0)) } //nolint:
 func (e entry) time() time.Time { return time.Unix(int64(e.unix), 0).UTC() }
 
 // marker is a control entry in the log. One that was written again lies at seq, and counts
-// from where it was stored first.
+// from its first sequence.
 type marker struct {
 	seq   uint64 // 0: there is none
 	first uint64
 	at    time.Time // when it was stored first, or, of a seal, when the ledger got it
 }
 
-// put enters a marker, or its copy, and returns where the one before lies; 0 for none.
+// put enters a marker, or its copy, and returns the sequence of the previous one; 0 for none.
 func (m *marker) put(seq uint64, at time.Time) (before uint64) {
 	if before = m.seq; before == 0 {
 		m.first, m.at = seq, at
@@ -37,7 +37,7 @@ func (m *marker) put(seq uint64, at time.Time) (before uint64) {
 	return before
 }
 
-// drop takes a marker out if it lies at a sequence.
+// drop removes a marker if it lies at a sequence.
 func (m *marker) drop(seq uint64) {
 	if m.seq == seq {
 		*m = marker{}
@@ -91,12 +91,12 @@ func (m *markers) clearedAt() uint64 {
 type Opening struct {
 	Session  string
 	Seq      uint64
-	First    uint64    // where it was stored first, as far as the ledger knows
-	Used     bool      // something of a life of the name was in the log, and the floor has passed it
-	Whole    bool      // the ledger has seen it as it was stored first, so all of its life
-	at       time.Time // when that was
+	First    uint64    // the sequence of its original, as far as the ledger knows
+	Used     bool      // the log had entries of a life of the name, and the floor has passed them
+	Whole    bool      // the ledger has seen the original, so all of its life
+	at       time.Time // when the entry at First was stored
 	newestAt uint32    // when the newest event was stored of the lives of the name that the ledger has forgotten, as in entry
-	// Life is what the opening says, when known is set: the tail brings no content, and so
+	// Life is the life that the opening names, when Known is set: the tail brings no content, so
 	// the log is asked when it matters.
 	Life  string
 	Known bool
@@ -104,24 +104,24 @@ type Opening struct {
 	changes uint64
 }
 
-// stream is what the ledger knows of a stream of which anything is in the log.
+// stream is the state of a stream that has entries in the log.
 type stream struct {
 	name          string
 	events        []entry // retained, oldest first
 	bytes         int64
 	newest        uint64 // the newest event that the ledger knows of, retained or removed
 	NewestRemoved uint64 // the newest event that the ledger knows to be removed
-	birth         uint64 // where its birth lies, or the newest copy of it; 0 when it has none
+	birth         uint64 // the sequence of its birth, or of the newest copy; 0 when it has none
 	markers       *markers
-	popped        int32 // events that went off the front of the array that events lies in
+	popped        int32 // events that were removed from the front of events' array
 	controls      int32 // control entries of the stream in the log, trims among them
-	known         bool  // a copy of its birth tells what the ledger has not seen of it
+	known         bool  // a copy of its birth covers the events that the ledger has not seen
 	copied        bool  // the first birth that the ledger got is a copy: it may have forgotten the stream before
-	final         bool  // the last event that was stored says that it is the stream's last
+	final         bool  // the last event that was stored is a final event
 	counted       bool  // in account.open
 }
 
-// push takes an event in.
+// push adds the newest event.
 func (s *stream) push(e entry) {
 	if len(s.events) == cap(s.events) {
 		s.popped = 0 // append moves them
@@ -130,7 +130,7 @@ func (s *stream) push(e entry) {
 	s.newest = e.seq
 }
 
-// popOldest takes the oldest event out, which is removed. An array is not kept for less than
+// popOldest removes the oldest event. An array is not kept for less than
 // half of it.
 func (s *stream) popOldest() {
 	s.NewestRemoved = max(s.NewestRemoved, s.events[0].seq)
@@ -159,21 +159,21 @@ func (s *stream) noteRemoved(upTo uint64) {
 	s.NewestRemoved, s.newest = max(s.NewestRemoved, upTo), max(s.newest, upTo)
 }
 
-// idle reports whether nothing of the stream is in the log.
+// idle reports whether the log has no entries of the stream.
 func (s *stream) idle() bool { return len(s.events) == 0 && s.controls == 0 }
 
-// Account is what the ledger knows of a life of a session.
+// Account is the state of a life of a session.
 type Account struct {
 	Session, Life string
 	Streams       map[string]*stream
 	open          int // streams with events that are not finished, but for the life's end
 	Events        int // retained, over all streams
 	bytes         int64
-	// trims are where the newest trim of each stream lies, and under "" that of the whole life.
+	// trims has the sequence of the newest trim of each stream, and under "" that of the whole life.
 	trims    map[string]uint64
 	controls int // control entries of the life and its streams in the log, trims among them
 	// announced are the trims among the controls. They explain holes, and stay until the floor
-	// passes them; a life of which nothing else is left is forgotten.
+	// passes them; a life that has no other entries is forgotten.
 	announced     int
 	newestRemoved uint64 // the last event that any trim of the life has removed
 	newestAt      uint32 // when the newest event was stored, as in entry; 0: none was seen
@@ -185,7 +185,7 @@ type Account struct {
 
 func (a *Account) key() string { return event.LifeKey(a.Session, a.Life) }
 
-// end returns where a stream ended, nothing while it is open: its own end, or the one of its
+// end returns the end of a stream, nothing while it is open: its own end, or the one of its
 // life, when no event lies after it. An event after an end, which only damage or a publisher
 // without a fence can store, cancels the end.
 func (a *Account) end(s *stream) marker {
@@ -210,8 +210,8 @@ func (a *Account) endedAfter(seq uint64) bool {
 	return false
 }
 
-// recount counts a stream that changed among the open ones, or takes it off. The one that
-// changes a stream's events or markers calls it.
+// recount counts a stream that changed among the open ones, or no longer. Callers that
+// change a stream's events or markers call it.
 func (a *Account) recount(s *stream) {
 	_, ended := s.markers.endAfter(s.newest)
 	open := len(s.events) > 0 && !s.final && !ended
@@ -224,8 +224,8 @@ func (a *Account) recount(s *stream) {
 	s.counted = open
 }
 
-// empty reports whether nothing of the life is in the log.
+// empty reports whether the log has no entries of the life.
 func (a *Account) empty() bool { return a.Events+a.controls == 0 }
 
-// bare reports whether nothing of the life is in the log but trims.
+// bare reports whether the log has no entries of the life but trims.
 func (a *Account) bare() bool { return a.Events+a.controls == a.announced }

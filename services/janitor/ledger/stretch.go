@@ -13,15 +13,15 @@ type stretch struct {
 	from   uint64 // the first sequence
 	begun  time.Time
 	newest time.Time
-	bytes  int64 // of what lies in the log
+	bytes  int64 // of its entries that are in the log
 }
 
-// entryOverhead is about what JetStream stores of an event besides the message: its record, the
+// entryOverhead is about how much JetStream stores of an event besides the message: its record, the
 // subject and the headers. It is not exact, and need not be: see [stretches.lighter].
 const entryOverhead = 250
 
-// Step is how far a stretch goes: at most as long as age, or as large as bytes. Not positive:
-// no matter.
+// Step bounds a stretch: by its age and by its bytes, whichever it reaches first. Not positive:
+// no bound.
 type Step struct {
 	age   time.Duration
 	bytes int64
@@ -67,7 +67,7 @@ func (s *stretches) halve() {
 	s.list = slices.Clip(s.list[:len(s.list)/2])
 }
 
-// remove takes an event off that is deleted.
+// remove subtracts an entry that is deleted.
 func (s *stretches) remove(e entry) {
 	i, found := slices.BinarySearchFunc(s.list, e.seq, func(one stretch, seq uint64) int { return cmp.Compare(one.from, seq) })
 	if !found {
@@ -78,7 +78,7 @@ func (s *stretches) remove(e entry) {
 	}
 }
 
-// dropBefore forgets what lies before a sequence.
+// dropBefore forgets the stretches before a sequence.
 func (s *stretches) dropBefore(seq uint64) {
 	n := 0
 	for n+1 < len(s.list) && s.list[n+1].from <= seq {
@@ -87,8 +87,8 @@ func (s *stretches) dropBefore(seq uint64) {
 	s.list = s.list[n:]
 }
 
-// youngerThan returns a sequence before which everything is older than a moment, and after
-// which not much is.
+// youngerThan returns a sequence before which all entries are older than a moment, and after
+// which few are.
 func (s *stretches) youngerThan(t time.Time, through uint64) uint64 {
 	for _, one := range s.list {
 		if one.newest.After(t) {
@@ -99,7 +99,7 @@ func (s *stretches) youngerThan(t time.Time, through uint64) uint64 {
 }
 
 // lighter returns a sequence from which on there is a share of the bytes, or less. Shares are
-// of all that there is: so it does not matter that the ledger knows no exact sizes.
+// of all bytes in the stretches, so it does not matter that the ledger knows no exact sizes.
 func (s *stretches) lighter(share float64, through uint64) uint64 {
 	total := int64(0)
 	for _, one := range s.list {

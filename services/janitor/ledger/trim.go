@@ -19,14 +19,14 @@ type trimmed struct {
 
 func (t *trimmed) last() uint64 { return t.Entries[len(t.Entries)-1].seq }
 
-// dropBefore takes out what lies before a sequence.
+// dropBefore drops the entries before a sequence.
 func (t *trimmed) dropBefore(seq uint64) {
 	n, _ := slices.BinarySearchFunc(t.Entries, seq, func(e entry, seq uint64) int { return cmp.Compare(e.seq, seq) })
 	t.Entries = t.Entries[n:]
 }
 
-// trim takes out of the book what a trim of any janitor removes. What it names of
-// that is to be deleted; what it names and the ledger has not was deleted already.
+// trim takes the entries out of the ledger that a trim of any janitor removes. Those of them that it
+// lists are to be deleted; listed sequences that the ledger lacks were deleted already.
 func (l *Ledger) trim(a *Account, t *eventlog.Trim, now time.Time) {
 	a.newestRemoved = max(a.newestRemoved, t.UpTo)
 	out := trimmed{life: a, at: now, Reason: t.Reason}
@@ -93,7 +93,7 @@ func (l *Ledger) Due(now time.Time, ago time.Duration, n int) (first []uint64, a
 	return first, all
 }
 
-// Deleted takes entries off those to be deleted, where they are the first ones.
+// Deleted drops entries from those to be deleted, of which they are the first ones.
 func (l *Ledger) Deleted(sequences []uint64) {
 	gone, left := slices.Sorted(slices.Values(sequences)), len(sequences)
 	for i := 0; left > 0 && i < len(l.Pending); i++ {
