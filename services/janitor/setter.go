@@ -76,7 +76,7 @@ func (s *setter) set(ctx context.Context, p int, data []byte) error {
 		return err
 	}
 	now := s.log.Settings()
-	req := logset.Request{From: now, To: now} // a sender of an earlier version does not name settings that it does not know
+	req := logset.Request{From: now, To: now} // a sender of an earlier version leaves out settings that it does not know
 	requests := json.NewDecoder(bytes.NewReader(data))
 	requests.DisallowUnknownFields() // else a setting of a later version would count as made
 	if err := requests.Decode(&req); err != nil {

@@ -1,5 +1,5 @@
-// The admin page: it asks the janitor every two seconds, and shows what changed. What it
-// closes, ingest closes: the page belongs at the address that serves the whole API.
+// The admin page: it asks the janitor every two seconds, and shows the changes. Ingest
+// does its closes: the page belongs at the address that serves the whole API.
 
 import { $, clock, confirmEnd, el, hideProblem, number, setText, showIfServed, showProblem, tokenIn } from './base.js'
 import { age, bytes, counted, draw, duration, exact, fill, keyed, level, now, setAttribute, setServerTime, short } from './dom.js'
@@ -14,14 +14,14 @@ const LAPSE = 60000 // ms between two samples, which the trends do not bridge
 let token = ''
 let paused = false
 let selected = '' // the session that is shown; empty: the overview
-let after = '' // where the page of sessions begins
-let next = '' // where the one after it does
-let trail = [] // where those before it do
+let after = '' // the start of the page of sessions
+let next = '' // the start of the page after it
+let trail = [] // the starts of the pages before it
 let list = null // the page
-let held = true // false while another page is asked for; else its order stays while somebody points at it
+let held = true // false while another page is requested; else its order stays while the user points at it
 let hovered = false
 let samples = [] // {at, clients, stored, rate}
-let round = 0 // counts what was asked for: an answer to something else is thrown away
+let round = 0 // counts the requests: the answer to an earlier one is thrown away
 let timer = 0
 
 // ---- Requests ------------------------------------------------------------------------
@@ -120,8 +120,8 @@ function handFocus(from) {
   to.find((at) => !at.disabled).focus({ preventScroll: true })
 }
 
-// askSession asks for a session, of which all may be null: there is none, and a name that is
-// none cannot be asked for.
+// askSession asks for a session. All its parts are null when there is none, or when the name is
+// not valid.
 async function askSession(name) {
   if (!name) return null
   const at = pathOf(name)
@@ -162,7 +162,7 @@ function renderCounts({ retained, total, stored }, gaps) {
 }
 
 // sample adds to the trends. The rate is that of the last ten seconds: of two it would jump. The
-// trends begin again when nothing was asked for a while, by Date: performance.now may stand still
+// trends begin again after a while without requests, by Date: performance.now may stand still
 // while the machine sleeps.
 function sample(stored, clients) {
   const last = samples.at(-1)
@@ -243,8 +243,8 @@ function renderGaps({ gaps, total, reasons, since, edges }) {
 
 // ---- Sessions --------------------------------------------------------------------------
 
-// renderList shows the page of sessions. While somebody points at a row, or has the focus on
-// one, rows are updated where they are, and none comes, goes or moves; those that the page no
+// renderList shows the page of sessions. While the user points at a row, or has the focus on
+// one, rows are updated in place, and none is added, removed or moved; those that the page no
 // longer has are marked.
 function renderList() {
   const stays = held && pointed()
@@ -271,7 +271,7 @@ function renderList() {
 
 const pointed = () => hovered || $('sessions').contains(document.activeElement)
 
-// release orders the list again; another page that is asked for comes in its own order.
+// release orders the list again; another page that is requested has its own order.
 const release = () => held && renderList()
 
 function buildSession(s) {
@@ -309,7 +309,7 @@ function select() {
   try {
     name = decodeURIComponent(encoded)
   } catch {
-    // Not an address of ours: the overview.
+    // Not a valid address: the overview.
   }
   const changed = name !== selected
   selected = name

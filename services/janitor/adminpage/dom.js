@@ -1,4 +1,4 @@
-// What the admin page is built with.
+// The building blocks of the admin page.
 
 import { el, number, setText } from './base.js'
 
@@ -74,7 +74,7 @@ export function setServerTime(date) {
   ahead = Math.abs(by) < 2000 ? 0 : by || 0
 }
 
-// now returns the server's time, by which the times that it gives are told.
+// now returns the server's time, to which the server's times are compared.
 export const now = () => Date.now() + ahead
 
 // age returns how long ago a time is.
@@ -109,7 +109,7 @@ export function draw(svg, values) {
 
 // ---- Bars --------------------------------------------------------------------------
 
-// bars shows what something holds against its limits. The text says it all, so the bar
+// bars shows amounts against their limits. The text has all figures, so the bar
 // itself is for the eye alone.
 export function bars(at, holds) {
   keyed(at, holds, (h) => h.unit, buildBar, updateBar)

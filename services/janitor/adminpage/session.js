@@ -1,9 +1,9 @@
-// One session: what it holds, who is connected, what happened, and its end.
+// One session: its contents, connections and timeline, and its end.
 
 import { $, clock, el, number, setText } from './base.js'
 import { age, ago, bars, bytes, counted, holdings, keyed, now, setAttribute, setParts } from './dom.js'
 
-export const ITEMS = 200 // connections, happenings and published entries of a session that are asked for
+export const ITEMS = 200 // connections, happenings and published entries that are requested of a session
 
 let shown = { detail: null, connections: null, timeline: null }
 let onEnd = () => {}
@@ -25,7 +25,7 @@ export function clearSession(name) {
   keyStreams([])
 }
 
-// showSession shows what is known of a session. Without a detail there is none of this name,
+// showSession shows a session. Without a detail there is none of this name,
 // but there may be clients that wait for one.
 export function showSession(fresh) {
   shown = fresh
@@ -45,7 +45,7 @@ export function showSession(fresh) {
   }
 }
 
-// ---- What it holds ------------------------------------------------------------------
+// ---- Contents -----------------------------------------------------------------------
 
 function renderDetail(d) {
   const facts = [d.state]
@@ -63,7 +63,7 @@ function renderDetail(d) {
   $('close').disabled = d.state !== 'open'
   $('clear').disabled = false
 
-  // While somebody points at a stream, or chooses one, those that are listed stay where they are.
+  // While the user points at a stream, or chooses one, the listed ones keep their order.
   const held = $('streams').matches(':hover') || [$('streams'), $('by-stream')].some((at) => at.contains(document.activeElement))
   const places = new Map(held ? [...$('streams').children].map((row, i) => [row.key, i]) : [])
   const place = (s) => places.get(s.stream) ?? places.size
@@ -81,7 +81,7 @@ function when(at) {
   return seconds < 120 ? `in ${seconds} s` : seconds < 7200 ? `in ${Math.round(seconds / 60)} min` : `in ${Math.round(seconds / 3600)} h`
 }
 
-// keyStreams fills the choice of the timeline's stream, and keeps what is chosen.
+// keyStreams fills the choice of the timeline's stream, and keeps the chosen one.
 function keyStreams(names) {
   const chosen = $('by-stream').value
   if (chosen && !names.includes(chosen)) names = [...names, chosen]
@@ -114,7 +114,7 @@ function updateStream(row, s) {
   row.button.disabled = s.closed
 }
 
-// ---- Who is connected ---------------------------------------------------------------
+// ---- Connections --------------------------------------------------------------------
 
 const CAME = { start: 'the start', now: 'now', window: 'its cursor', log: 'its cursor, in the log' }
 const STATES = { live: 'live', reading: 'reading the log', slow: 'slow', quiet: 'quiet' }
@@ -129,7 +129,7 @@ function renderConnections({ connections, total, clients, edges }) {
   keyed($('connections'), connections, (c) => c.edge + c.number, buildConnection, updateConnection)
 }
 
-// silent says which edges did not answer.
+// silent returns a text about edges that did not answer, or none.
 export function silent(edges) {
   if (!edges.reachable) return 'The edges cannot be asked: NATS is unavailable.'
   if (edges.answered === 0) return 'No edge responds.'
@@ -205,8 +205,8 @@ function stored(p) {
   return row
 }
 
-// together makes one row of events of a stream that nothing stands between, and of clients
-// that were sent the same in the same second.
+// together makes one row of consecutive events of a stream, and of clients
+// that received the same events in the same second.
 function together(rows) {
   const out = []
   for (const row of rows) {
@@ -236,7 +236,7 @@ function publishedText(row, connections) {
   row.parts = parts
 }
 
-// sentRow is where a connection that is open stands.
+// sentRow returns the row for the cursor of an open connection.
 function sentRow(c) {
   return { kind: 'sent', at: c.sent, stream: c.stream ?? '', key: `s/${c.edge}/${c.number}`, to: [`#${c.number}`], events: c.events, cursor: c.cursor, cursorId: c.cursorId, second: c.sent.slice(0, 19) }
 }
@@ -255,11 +255,11 @@ export function renderTimeline() {
   const rest = oldest ? [{ kind: 'rest', at: oldest, stream: '', key: 'rest', title: 'Earlier events', parts: ['not shown'] }] : []
   const rows = [...published.map(stored), ...happenings.map(happened), ...connections.filter((c) => c.sent).map(sentRow), ...rest]
     .filter((row) => !wanted || row.stream === wanted || row.stream === '')
-  // What was sent comes behind what was published, within the same moment too.
+  // A delivery is later than its publish, within the same moment too.
   const rank = { sent: 0, end: 1, gap: 2, resume: 3, connect: 4, mark: 5, publish: 6, rest: 7 }
   const moment = (text) => text.replace(/(?:\.(\d+))?Z$/, (_, fraction = '') => '.' + fraction.padEnd(9, '0'))
   for (const row of rows) row.moment = moment(row.at)
-  // Edges tell milliseconds of what they sent, the log tells nanoseconds.
+  // The times of deliveries have milliseconds, those of the log nanoseconds.
   const later = (a, b, digits) => (a.slice(0, digits) < b.slice(0, digits) ? 1 : a.slice(0, digits) > b.slice(0, digits) ? -1 : 0)
   rows.sort((a, b) => later(a.moment, b.moment, 23) || (rank[a.kind] ?? 8) - (rank[b.kind] ?? 8) || later(a.moment, b.moment))
   const list = together(rows)

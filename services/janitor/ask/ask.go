@@ -1,4 +1,4 @@
-// Package ask is how a janitor answers for the whole log: each holds some of the partitions, so
+// Package ask lets a janitor answer for the whole log: each holds some of the partitions, so
 // it asks the others over NATS and merges their answers with its own.
 //
 //	all janitors   "who holds which partitions?"                  mcp.janitor.ask
@@ -6,7 +6,7 @@
 //
 // A question names the partitions that its answer is to be about, and each partition is asked of
 // one janitor: two that hold it for a moment do not count it twice. Questions and answers are
-// JSON; a long answer comes in parts.
+// JSON; a long answer is sent in parts.
 package ask
 
 import (
@@ -22,7 +22,7 @@ import (
 	"rejoin/shared/inspect"
 )
 
-// Subject is where every janitor answers with its [Holding], in no queue group. Below it, each
+// Subject is the one on which every janitor answers with its [Holding], in no queue group. Below it, each
 // takes questions under its own name.
 const Subject = "mcp.janitor.ask"
 
@@ -35,7 +35,7 @@ const maxPartitions = 10_000
 // larger than maxBytes.
 const partsHeader = "Rejoin-Parts-Left"
 
-// Holding is which partitions a janitor holds.
+// Holding lists the partitions that a janitor holds.
 type Holding struct {
 	Janitor string `json:"janitor"`
 	// Complete are those of which its ledger is complete; of the others it cannot answer yet.
@@ -43,7 +43,7 @@ type Holding struct {
 	Incomplete []int `json:"incomplete,omitempty"`
 }
 
-// sender returns whose it is, or nothing for what is no holding: the name is part of a subject.
+// sender returns the name of the janitor, or nothing if the holding is not valid: the name is part of a subject.
 func (h Holding) sender() string {
 	if event.Token(h.Janitor) != h.Janitor || strings.ContainsAny(h.Janitor, ".*>") || len(h.Complete)+len(h.Incomplete) > maxPartitions {
 		return ""
@@ -51,15 +51,15 @@ func (h Holding) sender() string {
 	return h.Janitor
 }
 
-// About is what a question is about.
+// About is the kind of a question.
 type About string
 
 const (
 	// Rows asks for a page of the list of sessions, Question.List.
 	Rows About = "rows"
-	// Infos asks for what is known of Question.Sessions.
+	// Infos asks for the infos of Question.Sessions.
 	Infos About = "infos"
-	// Detail asks for all that is known of Question.Session.
+	// Detail asks for all data on Question.Session.
 	Detail About = "detail"
 	// Timeline asks for the newest Question.Limit entries of Question.Session, and for
 	// Question.Cursors.
@@ -68,13 +68,13 @@ const (
 	Cursors About = "cursors"
 	// Limits asks for the Question.Limit sessions that are the closest to a limit, and for sums.
 	Limits About = "limits"
-	// DryRun asks what a sweep would remove.
+	// DryRun asks for the removals that a sweep would make.
 	DryRun About = "dry_run"
 	// Sweep asks for a sweep.
 	Sweep About = "sweep"
 )
 
-// Question is what a janitor is asked. The answer is about Partitions alone.
+// Question is a question to a janitor. The answer is about Partitions alone.
 type Question struct {
 	About      About    `json:"about"`
 	Partitions []int    `json:"partitions"`
@@ -93,7 +93,7 @@ type Cursor struct {
 	// Stream is empty for all streams of the session.
 	Stream   string `json:"stream,omitempty"`
 	Sequence uint64 `json:"sequence"`
-	// Time is when the client had it. A cursor of an earlier session of the name has no event ID.
+	// Time is the client's time at the cursor. A cursor of an earlier session of the name has no event ID.
 	Time time.Time `json:"time,omitzero"`
 	// Count asks how many events lie after it.
 	Count bool `json:"count,omitempty"`
@@ -173,8 +173,8 @@ type Answer struct {
 	Total    int               `json:"total,omitempty"`
 	Retained ledger.Totals     `json:"retained,omitzero"`
 	Stored   uint64            `json:"stored,omitempty"`
-	// Removed is, by reason, what a sweep has removed or would remove; Left is what is announced
-	// and not deleted yet.
+	// Removed counts, by reason, the entries that a sweep has removed or would remove; Left those that
+	// are announced and not deleted yet.
 	Removed map[ledger.Cause]int    `json:"removed,omitempty"`
 	Left    map[eventlog.Reason]int `json:"left,omitempty"`
 	// Removals are the largest ones of a dry run, and More says that there are others.
@@ -184,14 +184,14 @@ type Answer struct {
 	Swept    Swept                `json:"swept,omitempty"`
 }
 
-// CursorInfo is what a ledger has of a cursor.
+// CursorInfo is the answer for a cursor.
 type CursorInfo struct {
 	// ID is its event ID; empty for the beginning of the log.
 	ID     string `json:"id,omitempty"`
 	Behind int    `json:"behind,omitempty"`
 }
 
-// Swept is what came of a sweep.
+// Swept is the outcome of a sweep.
 type Swept string
 
 // A sweep is done, or unfinished, or could not begin.

@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// holdWithin is how long janitors have to say what they hold.
+	// holdWithin is how long the janitors may take to answer with their holdings.
 	holdWithin = 2 * time.Second
-	// answerWithin is how long one that holds a partition has for the answer: it may ask the
+	// answerWithin is how long one that holds a partition may take for the answer: it may ask the
 	// registry or the log for five seconds. A sweep has sweepWithin.
 	answerWithin = 7 * time.Second
 	sweepWithin  = time.Minute
@@ -33,7 +33,7 @@ const (
 	maxAsking = 8
 )
 
-// rounds are how long each of the questions for who holds what waits. A partition whose janitor
+// rounds are how long each of the questions for the holdings waits. A partition whose janitor
 // is being replaced may have another one in the next round.
 var rounds = []time.Duration{holdWithin / 20, holdWithin / 5, holdWithin * 3 / 4}
 
@@ -49,7 +49,7 @@ type Asker struct {
 }
 
 // New returns the asker of a janitor, whose name is a token of a subject and no other janitor's.
-// hold says which partitions it can answer for at the moment, answer answers for some of them;
+// hold returns the partitions that it can answer for at the moment, answer answers for some of them;
 // both are called concurrently.
 func New(nc *nats.Conn, janitor string, hold func() Holding, answer func(context.Context, Question) Answer) *Asker {
 	return &Asker{
@@ -116,7 +116,7 @@ func (a *Asker) holders(ctx context.Context, partitions []int) (map[string][]int
 			break
 		}
 		over := time.After(wait)
-		// What has answered nonsense holds nothing.
+		// A janitor that answers nonsense holds nothing.
 		_, _ = scatter.AskUntil(ctx, a.nc, Subject, struct{}{}, Holding.sender, func(all []Holding) bool {
 			add(all[len(all)-1])
 			return complete()

@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	// ErrInvalid is returned for what is not a question or an answer.
+	// ErrInvalid is returned for bytes that are no valid question or answer.
 	ErrInvalid = errors.New("not a question to a janitor, or no answer")
 	// ErrBusy is returned when too many questions wait for answers.
 	ErrBusy = errors.New("too many questions wait for other janitors")
@@ -19,8 +19,8 @@ var (
 
 // Lacking is the error when some partitions have no answer.
 type Lacking struct {
-	// Unanswered are those of which no janitor has said in time that it holds them, or given the
-	// answer.
+	// Unanswered are those that no janitor holds or has answered for in
+	// time.
 	Unanswered []int
 	// Incomplete are those of which the janitor's ledger is not complete yet.
 	Incomplete []int

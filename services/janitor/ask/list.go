@@ -16,7 +16,7 @@ import (
 // MaxRows is the most sessions, or other items, of one answer.
 const MaxRows = 1000
 
-// Order is what the list of sessions is sorted by.
+// Order is the order of the list of sessions.
 type Order string
 
 // The orders.
@@ -32,7 +32,7 @@ var Orders = []Order{ByName, ByBytes, ByEvents, ByActivity}
 
 // Row is a session's place in the list.
 type Row struct {
-	Key  int64  `json:"key,omitempty"` // the largest come first; 0 when sorted by name
+	Key  int64  `json:"key,omitempty"` // in descending order; 0 when sorted by name
 	Name string `json:"name"`
 }
 
@@ -50,7 +50,7 @@ type List struct {
 	After    *Row   `json:"after,omitempty"` // nil: from the beginning
 }
 
-// check returns an error for what is no page.
+// check returns an error for a page that is not valid.
 func (q List) check() error {
 	switch {
 	case q.Limit < 1 || q.Limit > MaxRows:
@@ -63,7 +63,7 @@ func (q List) check() error {
 	return nil
 }
 
-// Page is a page, or what one janitor has of it.
+// Page is a page, or the part of it that one janitor has.
 type Page struct {
 	Rows  []Row `json:"rows,omitempty"`
 	More  bool  `json:"more,omitempty"` // there are more after it
@@ -85,11 +85,11 @@ func (q List) Merge(pages []Page) (all Page) {
 }
 
 // Page returns the sessions of a page, those of the registry and those that are only in the log,
-// given what the log has of each life. It empties inLog.
+// given the sums of each life in the log. It empties inLog.
 // A page takes a look at each session, and sorts no more than it shows.
 //
 // 70 ms for 100,000 sessions sorted by size. An index that is kept in order would cost
-// something with every event.
+// time with every event.
 func (q List) Page(records []session.Record, inLog map[string]ledger.Retained) (page Page) {
 	f := ledger.Firsts[Row]{N: q.Limit, Compare: compareRows}
 	add := func(r session.Record, h ledger.Retained) {
@@ -116,7 +116,7 @@ func (q List) Page(records []session.Record, inLog map[string]ledger.Retained) (
 	}
 	clear(inLog)
 	if len(unknown) > 0 {
-		for i := range records { // what is left of earlier lives
+		for i := range records { // events of their earlier lives
 			delete(unknown, records[i].Session)
 		}
 	}
@@ -148,7 +148,7 @@ func (q List) Next(at Row) string {
 	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%s %d %s", q.Order, at.Key, at.Name))
 }
 
-// Place reads what Next has made.
+// Place reads the text that Next has made.
 func (q List) Place(text string) (Row, bool) {
 	if q.Order == ByName {
 		return Row{0, text}, true

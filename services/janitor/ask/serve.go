@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// partBytes is the most bytes of a part, or half of what NATS takes if that is less.
+	// partBytes is the most bytes of a part, or half of the NATS server's maximum payload if that is less.
 	partBytes = 512 << 10
-	// backlog is how many questions may wait; more are dropped by the client, and the asker
+	// backlog is how many questions may wait; the NATS client drops more, and the asker
 	// misses the answer.
 	backlog = 64
 	// maxAnswering is how many questions are answered at a time, and maxSweeps how many of those
@@ -25,7 +25,7 @@ const (
 	maxSweeps    = 4
 )
 
-// Serve answers other janitors until ctx ends. The error says that the connection is closed.
+// Serve answers other janitors until ctx ends. It returns an error when the connection is closed.
 func (a *Asker) Serve(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -75,7 +75,7 @@ func (a *Asker) work(ctx context.Context, questions <-chan *nats.Msg, sweeps cha
 	}
 }
 
-// respond sends an answer in parts. What does not arrive is no answer.
+// respond sends an answer in parts. If one of them is lost, there is no answer.
 func (a *Asker) respond(to *nats.Msg, answer Answer) {
 	data, err := event.EncodeJSON(answer)
 	if err != nil {

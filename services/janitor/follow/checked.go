@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// checkEvery is how often the checker sees whether there is anything to note. Looks at a
-	// partition come every two seconds, and edges wait for --ledger-patience.
+	// checkEvery is how often the checker sees whether there is anything to note. A
+	// partition is looked at every two seconds, and edges wait for --ledger-patience.
 	checkEvery = 250 * time.Millisecond
 	// checkAgain is how long it waits after an attempt that failed.
 	checkAgain = time.Second
@@ -25,7 +25,7 @@ const (
 	maxAbsent = 1 << 20
 )
 
-// KeepChecked notes in the partition's metadata, until ctx ends, what is missing without an
+// KeepChecked notes in the partition's metadata, until ctx ends, up to where entries are missing without an
 // explanation. Edges read it there, also while no janitor runs. ctx is of a term.
 //
 // A damaged replica does not repair itself (docs/upstream/0012).
@@ -44,9 +44,9 @@ func (p *Partition) KeepChecked(ctx context.Context) {
 	}
 }
 
-// noteChecked has the log say that all of the partition was read in its generation, and up
+// noteChecked notes in the log that all of the partition was read in its generation, and up
 // to which sequence entries are missing that nothing explains: of the ledger, and in a cluster of
-// the server that leads. The error is ErrChanged when that cannot be told at the moment.
+// the server that leads. The error is ErrChanged when that cannot be determined at the moment.
 func (p *Partition) noteChecked(ctx context.Context) error {
 	state, _ := p.Log.State(p.Number)
 	generation, damaged, known, misses, again := "", uint64(0), false, false, false
@@ -84,9 +84,9 @@ func (p *Partition) noteChecked(ctx context.Context) error {
 	return p.Log.SetChecked(ctx, p.Number, state, damaged)
 }
 
-// mustReadAgain reports whether somebody has deleted entries of a partition that has too many holes for a list: the ledger
-// begins again then, and finds them as one of a janitor that starts. Not in a cluster whose leader may lack more than the
-// server that the ledger reads from: it would begin again and again. The caller holds mu.
+// mustReadAgain reports whether another program has deleted entries of a partition that has too many holes for a list:
+// the ledger begins again then, and finds them like the ledger of a janitor that starts. Not in a cluster whose leader
+// may lack more than the server that the ledger reads from: it would begin again and again. The caller holds mu.
 func (p *Partition) mustReadAgain(state eventlog.State) bool {
 	return p.misses && state.Absent() > p.MaxAbsent && (state.Leader == "" || state.Checked() && state.Damaged < state.First)
 }
@@ -102,8 +102,8 @@ func (p *Partition) listLeader(ctx context.Context) (state eventlog.State, damag
 	if err != nil {
 		return state, 0, err
 	}
-	// What is deleted was announced before: when the ledger has come to where the log ended then, it
-	// knows everything that explains the list.
+	// Deleted entries were announced before: when the ledger has reached the end that the log had then, it
+	// knows all explanations for the list.
 	p.Await(ctx, func(l *ledger.Ledger) bool { return l.Restarts != restarts || l.Through >= state.Last })
 	var found ledger.Damage
 	known := false
@@ -126,9 +126,9 @@ func (p *Partition) listLeader(ctx context.Context) (state eventlog.State, damag
 	return state, damaged, err
 }
 
-// CountLeader is listLeader for a partition of which too much is deleted for a list: the server
-// has everything when it has as many entries as the ledger. When the ledger lacks some itself, the server may lack any.
-// The error says that it has fewer, or that something is being deleted.
+// CountLeader is listLeader for a partition with too many deleted entries for a list: the server
+// has all entries when it has as many as the ledger. When the ledger lacks some itself, the server may lack any.
+// The error says that it has fewer, or that entries are being deleted.
 func (p *Partition) CountLeader(ctx context.Context) (state eventlog.State, damaged uint64, err error) {
 	balance, restarts := uint64(0), 0
 	p.With(func(l *ledger.Ledger) { balance, restarts = l.Balance(), l.Restarts })

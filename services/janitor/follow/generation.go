@@ -16,7 +16,7 @@ import (
 	"rejoin/shared/eventlog/cluster"
 )
 
-// generationRetry is how long a failed attempt to begin a generation is waited after.
+// generationRetry is the pause after a failed attempt to begin a generation.
 const generationRetry = 50 * time.Millisecond
 
 // generationTimeout bounds one attempt.
@@ -34,7 +34,7 @@ type Generations struct {
 	done map[int]beginning // for a server that is alone
 }
 
-// beginning is for which JetStream stream of a partition a generation has begun, and in which term.
+// beginning names the JetStream stream of a partition for which a generation has begun, and the term.
 type beginning struct {
 	term    <-chan struct{} // its end
 	created time.Time
@@ -48,7 +48,7 @@ func NewGenerations(log *eventlog.Log, leases *lease.Leases, roster *Roster, beg
 	}
 }
 
-// Wake says that a term has begun.
+// Wake wakes Run, since a term has begun.
 func (g *Generations) Wake() { Ring(g.wake) }
 
 // Run makes sure, from the beginning of a term, that the partition has a
@@ -79,8 +79,8 @@ func (g *Generations) Run(ctx context.Context) {
 	}
 }
 
-// beginAll does it for all partitions that this janitor acts for at once, and returns the first
-// error. looks is what was seen of a cluster.
+// beginAll begins the generations of all partitions that this janitor acts for at once, and returns the first
+// error. looks are those of the roster at a cluster.
 func (g *Generations) beginAll(looks []cluster.Servers) error {
 	var work errgroup.Group
 	var mu sync.Mutex

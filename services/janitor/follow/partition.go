@@ -18,8 +18,8 @@ import (
 // Partition keeps the ledger of one partition up to date.
 //
 //	tail     calls start, handle and caughtUp, in this order
-//	Watch    tells the ledger the first retained sequence, and looks at the server
-//	         when something was missed
+//	Watch    enters the first retained sequence in the ledger, and looks at the server
+//	         when an entry was missed
 //
 // mu guards the ledger. It is never held across I/O.
 type Partition struct {
@@ -35,10 +35,10 @@ type Partition struct {
 
 	mu       sync.Mutex
 	ledger   *ledger.Ledger
-	waiting  int            // how many wait for advanced
+	waiting  int            // callers that wait for advanced
 	tailed   eventlog.State // when the tail that runs began
-	advanced chan struct{}  // closed and replaced when the ledger moves, if somebody waits
-	wake     chan struct{}  // tells Watch that a look is wanted
+	advanced chan struct{}  // closed and replaced when the ledger moves, if a caller waits
+	wake     chan struct{}  // wakes Watch for a look
 	again    chan struct{}  // has the tail begin again
 	lacking  string         // the leader that was found to lack entries, for its line in the log
 	misses   bool           // the server has fewer entries than it should
@@ -94,10 +94,10 @@ func (p *Partition) start(ctx context.Context, s eventlog.State) (uint64, error)
 	return after, nil
 }
 
-// same reports whether the log has what the ledger has, when the ledger is to go on with
-// another server than before: a restarted one may have lost some of it. It may have
+// same reports whether the log has the ledger's entries, when the ledger is to continue with
+// another server than before: a restarted one may have lost some of them. It may have
 // given the sequence of the newest entry to another one before there was a generation that
-// says so, and a damaged block leaves a hole inside. In a cluster the servers of the partition may
+// shows it, and a damaged block leaves a hole inside. In a cluster the servers of the partition may
 // have been restarted though the connection, which is to another one, has stayed.
 func (p *Partition) same(ctx context.Context, s eventlog.State) (bool, error) {
 	p.mu.Lock()
@@ -107,7 +107,7 @@ func (p *Partition) same(ctx context.Context, s eventlog.State) (bool, error) {
 	if !follows || !whole || !otherServer && !p.Log.Clustered() {
 		return whole, nil
 	}
-	if newest.Sequence < s.First { // nothing that is in the ledger is there any more
+	if newest.Sequence < s.First { // the log has none of the ledger's entries any more
 		return true, nil
 	}
 	return p.has(ctx, newest.Sequence, newest.At)
@@ -142,7 +142,7 @@ func (p *Partition) caughtUp(sequence, _ uint64) {
 	p.progress()
 }
 
-// progress wakes those who wait for the ledger to move. The caller holds mu.
+// progress wakes the callers that wait for the ledger to move. The caller holds mu.
 func (p *Partition) progress() {
 	if p.waiting > 0 {
 		close(p.advanced)
@@ -206,7 +206,7 @@ func (p *Partition) Watch(ctx context.Context) {
 	}
 }
 
-// note enters what was seen of the partition. The caller holds mu.
+// note enters a state of the partition in the ledger. The caller holds mu.
 func (p *Partition) note(state eventlog.State, now time.Time) {
 	l := p.ledger
 	l.Stretches.Step = ledger.StepOf(p.Log.Settings())
@@ -227,9 +227,9 @@ func (p *Partition) take(state eventlog.State) {
 	p.progress()
 }
 
-// doubt sees to a generation that begins before the end of the ledger: it was heard of late, or the
+// doubt handles a generation that begins before the end of the ledger: the ledger learned of it late, or the
 // partition was rolled back while the tail continued, which in a cluster may be on another server than
-// the partition. Then the tail begins again.
+// the partition. After a roll-back the tail begins again.
 func (p *Partition) doubt(ctx context.Context, state eventlog.State) error {
 	p.mu.Lock()
 	newest := p.ledger.Newest
@@ -240,7 +240,7 @@ func (p *Partition) doubt(ctx context.Context, state eventlog.State) error {
 	}
 	var has bool
 	var err error
-	if newest.Sequence >= max(state.First, 1) { // else nothing that is in the ledger is there any more
+	if newest.Sequence >= max(state.First, 1) { // else the log has none of the ledger's entries any more
 		has, err = p.has(ctx, newest.Sequence, newest.At)
 	}
 	switch {
@@ -267,7 +267,7 @@ func (p *Partition) has(ctx context.Context, sequence uint64, at time.Time) (boo
 	return err == nil && there.Time.Equal(at), nil
 }
 
-// Look looks at the server and tells the ledger.
+// Look looks at the server, and enters the look in the ledger.
 func (p *Partition) Look(ctx context.Context) error {
 	return p.lookThen(ctx, func(s eventlog.State, asOf uint64, same bool) error {
 		if same {
@@ -296,7 +296,7 @@ func (p *Partition) lookThen(ctx context.Context, f func(s eventlog.State, asOf 
 // ErrChanged is returned when the partition is not the one that the ledger follows.
 var ErrChanged = errors.New("the partition is not what it was")
 
-// Check looks at the server, and calls f with the state and the ledger if that is of the
+// Check looks at the server, and calls f with the state and the ledger if the ledger is of the
 // partition and complete. Each change of the log begins with it.
 func (p *Partition) Check(ctx context.Context, f func(eventlog.State, *ledger.Ledger)) error {
 	var before ledger.Tally
@@ -321,7 +321,7 @@ func (p *Partition) With(f func(*ledger.Ledger)) {
 	f(p.ledger)
 }
 
-// Await waits until ok says yes to the ledger, or ctx ends. ok is called under the lock.
+// Await waits until ok returns true for the ledger, or ctx ends. ok is called under the lock.
 func (p *Partition) Await(ctx context.Context, ok func(*ledger.Ledger) bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -341,10 +341,10 @@ func (p *Partition) Await(ctx context.Context, ok func(*ledger.Ledger) bool) boo
 	return true
 }
 
-// tailPatience is how long the tail is waited for to bring what was stored.
+// tailPatience is how long AwaitRequired waits for the tail to bring the stored entries.
 const tailPatience = 5 * time.Second
 
-// AwaitRequired waits until the ledger has what this janitor has stored.
+// AwaitRequired waits until the ledger has the entries that this janitor has stored.
 func (p *Partition) AwaitRequired(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, tailPatience)
 	defer cancel()

@@ -16,21 +16,21 @@ import (
 )
 
 // rosterPause is the time between two looks at the servers of a cluster, which take 300 ms
-// when all answer: servers that restart one after the other are seen to be, as
-// each is away for a second. A server that is alone is looked at as often, for a restored backup.
+// when all answer: looks can tell that servers restart one after the other, since
+// each is down for a second. A server that is alone is looked at as often, for a restored backup.
 const rosterPause = 700 * time.Millisecond
 
-// rosterGap is how far apart two looks may be; after a longer pause it is unknown what was between
-// them. To find another server takes less.
+// rosterGap is how far apart two looks may be; after a longer pause the servers may have restarted unseen
+// between them. To find another server takes less.
 const rosterGap = 3 * time.Second
 
-// rosterRefused is the pause after a look that the user was refused: each one is logged.
+// rosterRefused is the pause after a look that NATS refused to the user: each one is logged.
 const rosterRefused = time.Minute
 
 // MaxRoster is how many looks that differ are kept.
 const MaxRoster = 64
 
-// Roster is what this janitor has seen of the servers of a cluster, whether or not it acts:
+// Roster keeps this janitor's looks at the servers of a cluster, whether or not it acts:
 // while none does, servers may restart one after the other.
 //
 // Every janitor looks once a second, acting or not: none may act while servers are updated one
@@ -108,7 +108,7 @@ func (r *Roster) Note(there cluster.Servers) {
 	}
 }
 
-// All returns what was seen, which must not be changed, and a channel that is closed with the
+// All returns the looks, which must not be changed, and a channel that is closed with the
 // next look.
 func (r *Roster) All() ([]cluster.Servers, <-chan struct{}) {
 	r.mu.Lock()

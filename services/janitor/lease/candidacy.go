@@ -18,12 +18,12 @@ const (
 // tenable returns how long a lease is good without another write, for its holder.
 func tenable(lease time.Duration) time.Duration { return lease * 2 / 3 }
 
-// Instant is a moment by two clocks: a term ends by the one that says more.
+// Instant is a moment by two clocks: a term ends by the one by which more time has passed.
 type Instant = clocks.Instant
 
-// candidacy is how one janitor stands to the lease: a state machine without clock or
-// network. Its driver asks next, does the write that it says, one at a time,
-// and tells it the outcome.
+// candidacy is the state of one janitor towards the lease: a state machine without clock or
+// network. Its driver calls next, does the write that next returns, one at a time,
+// and enters the outcome with learn.
 //
 //	candidate ── written ──▶ acting ── taken, over ──▶ candidate
 type candidacy struct {
@@ -31,12 +31,12 @@ type candidacy struct {
 	lease time.Duration
 
 	acting bool
-	begun  Instant // when the newest write that succeeded was asked for
-	// revision is what the next write replaces; 0: nothing, the key must not be there. A
+	begun  Instant // when the newest write that succeeded was begun
+	// revision is the one that the next write replaces; 0: none, the key must not exist. A
 	// restarted server counts from 1 again, so it is good for one connection.
 	revision uint64
 	link     uint64        // the connection
-	tried    Instant       // when the last write was asked for
+	tried    Instant       // when the last write was begun
 	pause    time.Duration // until the next one
 }
 
@@ -52,15 +52,15 @@ type result uint8
 const (
 	written result = iota
 	taken          // there is another revision than the one to be replaced
-	unknown        // no answer, or one that says nothing
+	unknown        // no answer, or one that does not tell
 )
 
-// outcome is what became of a write.
+// outcome is the outcome of a write.
 type outcome struct {
 	result   result
-	revision uint64 // what was written, or is there
-	holder   string // taken: the holder; empty: it has gone
-	gone     bool   // taken: the holder's connection is known to be gone
+	revision uint64 // the one written, or the existing one
+	holder   string // taken: the holder; empty: there is none any more
+	gone     bool   // taken: the holder is known to have lost its connection
 }
 
 // over reports whether an acting janitor has to step down.
@@ -68,12 +68,12 @@ func (c *candidacy) over(now Instant, link uint64) bool {
 	return link != c.link || c.begun.Until(now) >= tenable(c.lease)
 }
 
-// left returns how long it may go on, if nothing is written.
+// left returns how long the janitor may continue to act without another write.
 func (c *candidacy) left(now Instant) time.Duration {
 	return tenable(c.lease) - c.begun.Until(now)
 }
 
-// stepDown makes a candidate of an acting janitor. Its record may still be there.
+// stepDown makes a candidate of an acting janitor. Its record may still exist.
 func (c *candidacy) stepDown() {
 	c.acting, c.revision, c.pause = false, 0, 0
 }
@@ -81,7 +81,7 @@ func (c *candidacy) stepDown() {
 // due returns how long to wait until next.
 func (c *candidacy) due(now Instant) time.Duration { return c.pause - c.tried.Until(now) }
 
-// next returns what to write now.
+// next returns the write that is to be done now.
 func (c *candidacy) next(now Instant, link uint64) write {
 	if c.acting && c.over(now, link) {
 		c.stepDown()
@@ -96,7 +96,7 @@ func (c *candidacy) next(now Instant, link uint64) write {
 // shortRetry is how long a candidate waits at most after an attempt without an answer.
 const shortRetry = 50 * time.Millisecond
 
-// learn enters what became of a write.
+// learn enters the outcome of a write.
 func (c *candidacy) learn(w write, o outcome, now Instant, link uint64) {
 	if link != w.link {
 		o.result = unknown
@@ -113,7 +113,7 @@ func (c *candidacy) learn(w write, o outcome, now Instant, link uint64) {
 		switch {
 		case o.holder == c.id || o.gone || o.holder == "":
 			c.revision, c.link = o.revision, link
-			// A server that lags, or whose clock is ahead, does not have the record that the leader has.
+			// A server that lags, or whose clock is ahead, lacks the leader's record.
 			if w.revision != 0 || o.revision == 0 {
 				c.pause = c.lease / takeoverShare
 			}

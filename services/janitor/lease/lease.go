@@ -23,9 +23,9 @@ var (
 // Leases competes for the leases of all partitions on behalf of one janitor.
 //
 //	Run ──▶ compete, one for each partition and connection ──▶ act, one for each term
-//	   ├──▶ follow, one for each connection: hears who holds what
-//	   ├──▶ keepPresence, one for each connection: says that this janitor is there, shares
-//	   └──▶ a subscription that says that this janitor is connected
+//	   ├──▶ follow, one for each connection: learns the holders of the partitions
+//	   ├──▶ keepPresence, one for each connection: announces this janitor, shares
+//	   └──▶ a subscription that answers while this janitor is connected
 //
 // mu guards the state of all, and is never held across I/O.
 type Leases struct {
@@ -43,7 +43,7 @@ type Leases struct {
 
 	mu         sync.Mutex
 	sharing    sharing
-	logged     string // the partitions for which the last line said that this janitor acts
+	logged     string // the partitions in the last line of logPartitions
 	complained bool   // since the connection was made
 	answered   bool   // the bucket has answered the last request of announcePresence, since the connection was made
 }
@@ -119,7 +119,7 @@ func (l *Lease) wanted() bool {
 	return s.sharing.wants(l.partition, len(s.mine()), s.now())
 }
 
-// compete is run for each connection, with which ctx ends. program is what ends with the program
+// compete is run for each connection, with which ctx ends. program ends with the program
 // alone.
 func (l *Lease) compete(ctx, program context.Context, act func(context.Context) error) error {
 	for ctx.Err() == nil {
@@ -161,7 +161,7 @@ func (l *Lease) compete(ctx, program context.Context, act func(context.Context) 
 	return l.leave(program)
 }
 
-// attempt does the next write, and says whether this janitor acts then, and when the next one is
+// attempt does the next write, and returns whether this janitor acts then, and when the next one is
 // due. A term that is over is not renewed.
 func (l *Lease) attempt(ctx context.Context) (acting bool, wait time.Duration) {
 	s := l.of
@@ -200,7 +200,7 @@ func (l *Lease) leave(program context.Context) error {
 	return l.finish(t, natsconn.ErrChanged)
 }
 
-// giveBack ends a term, and then the lease, so that another one need not wait for it to run out.
+// giveBack ends a term, and then the lease, so that another janitor need not wait until it expires.
 func (l *Lease) giveBack(ctx context.Context, t *Term, why error) error {
 	l.of.mu.Lock()
 	revision := l.state.revision
@@ -280,7 +280,7 @@ func (l *Lease) try(ctx context.Context, w write) outcome {
 	return l.read(ctx)
 }
 
-// read says who has the lease.
+// read returns the holder of the lease.
 func (l *Lease) read(ctx context.Context) outcome {
 	entry, err := l.of.kv.Get(ctx, l.key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -300,7 +300,7 @@ func (l *Lease) read(ctx context.Context) outcome {
 	return o
 }
 
-// release gives the lease back, so that another one need not wait for it to run out.
+// release gives the lease back, so that another janitor need not wait until it expires.
 func (l *Lease) release(ctx context.Context, revision uint64) {
 	ctx, done := l.of.lastly(ctx)
 	defer done()

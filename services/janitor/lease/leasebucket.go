@@ -21,8 +21,8 @@ import (
 // that a janitor that dies with its server does not delay the generations.
 const Bucket = "MCP_LEASE"
 
-// The keys of the bucket are partition.<n>, the lease of a partition, and janitor.<id>, which says that
-// a janitor is there.
+// The keys of the bucket are partition.<n>, the lease of a partition, and janitor.<id>, the presence of
+// a janitor.
 const (
 	partitionKey = "partition."
 	janitorKey   = "janitor."
@@ -34,10 +34,10 @@ type holder struct {
 	Host string `json:"host,omitempty"`
 }
 
-// holderSubject is where the janitor with an ID answers as long as it is connected.
+// holderSubject returns the subject on which the janitor with an ID answers as long as it is connected.
 func holderSubject(id string) string { return "mcp.janitor.alive." + id }
 
-// open makes the bucket if it is missing. An existing one says how long the leases are.
+// open creates the bucket if it is missing. An existing one determines how long the leases are.
 func (s *Leases) open(ctx context.Context) bool {
 	length := s.length()
 	ctx, cancel := context.WithTimeout(ctx, length)
@@ -107,16 +107,16 @@ func (s *Leases) adopt(ctx context.Context, kv jetstream.KeyValue, given time.Du
 // pause is how long a candidate waits to look again.
 func (s *Leases) pause() time.Duration { return s.length() / waitShare }
 
-// value is what this janitor writes.
+// value returns the value of the keys that this janitor writes.
 func (s *Leases) value() []byte {
 	host, _ := os.Hostname()                     // for people only
 	value, _ := json.Marshal(holder{s.id, host}) // texts always can be written
 	return value
 }
 
-// announcePresence writes the key that says that this janitor is there, and reports whether the bucket has
-// answered. Until it does, this janitor tries to get no lease, and reads instead of writing: what it
-// writes may arrive, and keep from the others what it does not know to be its own.
+// announcePresence writes the key of this janitor's presence, and reports whether the bucket has
+// answered. Until it does, this janitor tries to get no lease, and reads instead of writing: an unanswered
+// write may arrive, and keep a lease from the others that this janitor does not know to be its own.
 func (s *Leases) announcePresence(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, s.pause())
 	defer cancel()
@@ -150,15 +150,15 @@ func (s *Leases) announcePresence(ctx context.Context) bool {
 	return err == nil
 }
 
-// withdrawPresence deletes the key that says that this janitor is there.
+// withdrawPresence deletes the key of this janitor's presence.
 func (s *Leases) withdrawPresence(ctx context.Context) {
 	ctx, done := s.lastly(ctx)
 	defer done()
-	_ = s.kv.Delete(ctx, janitorKey+s.id) // it runs out
+	_ = s.kv.Delete(ctx, janitorKey+s.id) // else it expires
 }
 
-// gone reports whether a janitor has surely lost its connection to the only server that
-// there is, so that nothing it does has any effect before it connects again, and then
+// gone reports whether a janitor has surely lost its connection to the only server,
+// so that nothing it does has any effect before it connects again, and then
 // it does not hold a lease any more.
 func (s *Leases) gone(ctx context.Context, id string) bool {
 	if s.nc.ConnectedClusterName() != "" {
@@ -170,7 +170,7 @@ func (s *Leases) gone(ctx context.Context, id string) bool {
 	return errors.Is(err, nats.ErrNoResponders)
 }
 
-// follow hears who holds what, and who is there, until ctx ends.
+// follow follows the bucket for the holders of the partitions and the presence of janitors, until ctx ends.
 func (s *Leases) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		_ = bucket.Follow(ctx, s.js, Bucket, func(e bucket.Entry) { // it begins again
@@ -189,7 +189,7 @@ func (s *Leases) follow(ctx context.Context) {
 // releaseWithin bounds the release of a lease.
 const releaseWithin = time.Second
 
-// lastly returns a context for what is done at the end of the program.
+// lastly returns a context for requests at the end of the program.
 func (s *Leases) lastly(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWithin)
 	ctx, done := natsconn.While(ctx, s.nc)

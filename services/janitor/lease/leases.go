@@ -1,6 +1,6 @@
-// Package lease says which of several janitors acts for a partition: the one that holds its lease
-// in NATS, for as long as it renews it. What it does then has a context that ends with the lease.
-// Janitors that are there together hold about as many partitions each.
+// Package lease elects one of several janitors to act for a partition: the one that holds its lease
+// in NATS, for as long as it renews it. Its work in that time has a context that ends with the lease.
+// Janitors that run at the same time hold about as many partitions each.
 package lease
 
 import (
@@ -24,11 +24,11 @@ import (
 	"rejoin/shared/natsconn"
 )
 
-// Default is the lease of a configuration that says nothing.
+// Default is the lease of a configuration without one.
 const Default = 5 * time.Second
 
 // New returns the leases of some partitions, of a length, for one janitor. clock is the time of day:
-// a lease is over when either that or the monotonic clock says so.
+// a lease is over when it has expired by that or by the monotonic clock.
 func New(length time.Duration, nc *nats.Conn, partitions, replicas int, clock func() time.Time, logger *slog.Logger) (*Leases, error) {
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(length))
 	if err != nil {
@@ -69,8 +69,8 @@ func (s *Leases) Do(p int, f func(ctx context.Context) error) (did bool, err err
 	return true, err
 }
 
-// Holders returns for which partitions this janitor acts, and how many have no janitor, as far as it
-// has heard, at one time.
+// Holders returns the partitions that this janitor acts for, and how many have no janitor, as far as it
+// knows, at one time.
 func (s *Leases) Holders() (own []int, vacant int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,8 +87,8 @@ func (s *Leases) Holders() (own []int, vacant int) {
 	return own, vacant
 }
 
-// Run stands for the leases until ctx ends, and calls act for each term with a context that ends
-// with it. It returns act's error, if that does not come with the end.
+// Run competes for the leases until ctx ends, and calls act for each term with a context that ends
+// with it. It returns act's error, if that is not due to the end.
 func (s *Leases) Run(ctx context.Context, act func(ctx context.Context, partition int) error) error {
 	alive, err := s.nc.Subscribe(holderSubject(s.id), func(msg *nats.Msg) {
 		if inbox.Is(msg.Reply) {
@@ -119,7 +119,7 @@ func (s *Leases) Run(ctx context.Context, act func(ctx context.Context, partitio
 	return nil
 }
 
-// compete is run for each connection, with which ctx ends. program is what ends with the program
+// compete is run for each connection, with which ctx ends. program ends with the program
 // alone.
 func (s *Leases) compete(ctx, program context.Context, act func(context.Context, int) error) error {
 	s.mu.Lock()
@@ -159,8 +159,8 @@ func (s *Leases) compete(ctx, program context.Context, act func(context.Context,
 	return errs
 }
 
-// keepPresence says that this janitor is there, forgets those that are not, and leaves to others what is
-// more than its share, until ctx ends.
+// keepPresence announces this janitor, forgets those that are disconnected, and leaves the partitions above its
+// share to others, until ctx ends.
 func (s *Leases) keepPresence(ctx context.Context) {
 	for n := 0; ; n++ {
 		pause := s.pause()
@@ -175,7 +175,7 @@ func (s *Leases) keepPresence(ctx context.Context) {
 			}
 		}
 		s.share()
-		if n > 0 { // what is heard at first is not over yet
+		if n > 0 { // the first entries of the bucket are still arriving
 			s.probePeers(ctx)
 		}
 		s.logPartitions()
@@ -214,7 +214,7 @@ func (s *Leases) probePeers(ctx context.Context) {
 	}
 }
 
-// logPartitions logs which partitions this janitor acts for, when they are others than before.
+// logPartitions logs which partitions this janitor acts for, when these have changed.
 func (s *Leases) logPartitions() {
 	s.mu.Lock()
 	var mine []int

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// sharing is what a janitor knows of who holds which partition, and how many it should hold
+// sharing has the holders of the partitions as a janitor knows them, and computes how many it should hold
 // itself. It has no clock and no network, and may be wrong: the leases decide.
 type sharing struct {
 	me      string
@@ -16,20 +16,20 @@ type sharing struct {
 	kept    []bool           // by partition: this janitor held it last, as far as is known
 	there   bool             // the bucket has answered before
 	back    Instant          // when it answered again, after a new connection or without answers
-	// returning is for how long after that the partitions are left to those who held them.
+	// returning is for how long after that the partitions are left to the janitors that held them.
 	returning time.Duration
 }
 
 // peer is another janitor.
 type peer struct{ first, last Instant }
 
-// holding says who holds a partition.
+// holding is the holder of a partition.
 type holding struct {
 	by string // empty: no janitor, as far as is known
 	at Instant
 }
 
-// unknownHolder stands for one whose record cannot be read.
+// unknownHolder stands for a holder whose record cannot be read.
 const unknownHolder = "unknown"
 
 func newSharing(me string, partitions int, lease time.Duration) sharing {
@@ -50,7 +50,7 @@ func (s *sharing) answers(now Instant) {
 	s.there = true
 }
 
-// forget begins again with a new connection, from which everything is heard again.
+// forget begins again with a new connection, which brings all entries of the bucket again.
 func (s *sharing) forget(now Instant) {
 	clear(s.peers)
 	for p := range s.holders {
@@ -58,7 +58,7 @@ func (s *sharing) forget(now Instant) {
 	}
 }
 
-// hear notes that a janitor is there.
+// hear notes the presence of a janitor.
 func (s *sharing) hear(id string, now Instant) {
 	switch m := s.peers[id]; {
 	case id == s.me:
@@ -88,7 +88,7 @@ func (s *sharing) expire(now Instant) {
 	}
 }
 
-// leave forgets a janitor that has gone.
+// leave forgets a janitor that has stopped or lost its connection.
 func (s *sharing) leave(id string, now Instant) {
 	delete(s.peers, id)
 	for p, h := range s.holders {
@@ -121,8 +121,8 @@ func (s *sharing) counts(mine int, now Instant, atLeast time.Duration) (others [
 // another one has.
 const orphaned = 3
 
-// wants reports whether this janitor, which holds so many partitions, should try to get another. What
-// is left over when all have their least share is anybody's.
+// wants reports whether this janitor, which holds so many partitions, should try to get another. Any
+// janitor may take the partitions that remain when all have their least share.
 func (s *sharing) wants(p, mine int, now Instant) bool {
 	if s.back != (Instant{}) && !s.kept[p] && s.back.Until(now) < s.returning {
 		return false
@@ -142,8 +142,8 @@ func (s *sharing) shares(n int) (least, most int) {
 	return len(s.holders) / n, (len(s.holders) + n - 1) / n
 }
 
-// surplus returns how many of its partitions this janitor should leave to others. One that has
-// just come gets its share when it has stayed for a lease: each move is a ledger that is built
+// surplus returns how many of its partitions this janitor should leave to others. A new janitor
+// gets its share when it has stayed for a lease: each move is a ledger that is built
 // again.
 func (s *sharing) surplus(mine int, now Instant) int {
 	s.expire(now)

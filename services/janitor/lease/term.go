@@ -13,7 +13,7 @@ var ErrNotActing = errors.New("this janitor is not the acting one")
 
 // Term is the time from one acquisition of a lease to its loss.
 //
-// A term never outlives its connection: what a janitor does reaches the server over the
+// A term never outlives its connection: the writes of a janitor reach the server over the
 // connection on which it won the lease, or not at all.
 type Term struct {
 	lease *Lease
@@ -29,7 +29,7 @@ type termKey struct{}
 
 // StillActing returns an error that wraps [ErrNotActing] when ctx is of a term that is
 // over, by any clock. A process that was stopped, or a machine that slept, finds out
-// here what its timers will say in a moment. Without a term there is nothing to lose.
+// here before its timers fire. Without a term there is nothing to lose.
 func StillActing(ctx context.Context) error {
 	t, ok := ctx.Value(termKey{}).(*Term)
 	if !ok {
