@@ -124,7 +124,7 @@ func TestAccess_Grants(t *testing.T) {
 		}
 	}
 	must.Value(s.b.Sessions.Create(waittest.Context(t), session.New("two", "alice", nil, time.Now())))(t)
-	for _, name := range []string{"two", "nothing", "*"} { // what there is makes no difference
+	for _, name := range []string{"two", "nothing", "*"} { // whether the session exists makes no difference
 		for _, request := range [][2]string{
 			{http.MethodPost, "/v1/sessions/" + name + "/streams/t/events"},
 			{http.MethodDelete, "/v1/sessions/" + name},
@@ -168,7 +168,7 @@ func TestBatch_TokenExpires(t *testing.T) {
 		token.Issued, token.Expires = now.Add(-time.Hour), now.Add(pause+2*time.Second-auth.Leeway)
 	})
 	lines, answered := in.beginBatch(t, "Authorization", "Bearer "+token)
-	must.Value(fmt.Fprintf(lines, "%s\n", ping("1")))(t) // the answer shows what arrived
+	must.Value(fmt.Fprintf(lines, "%s\n", ping("1")))(t) // the answer shows the messages that arrived
 	waittest.Until(t, "the token has expired", func() bool {
 		return in.as(t, token, http.MethodPost, "/v1/sessions/nothing/streams/t/events", "").status == http.StatusUnauthorized
 	})
@@ -202,7 +202,7 @@ func TestBatch_Owner(t *testing.T) {
 	}
 }
 
-// NATS has an access control of its own, and who reaches it could write to the log itself.
+// NATS has an access control of its own, and a publisher that reaches it could write to the log itself.
 func TestNATS_NeedsSessionNotToken(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	s.start(t, guardedConfig(t))

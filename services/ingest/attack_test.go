@@ -34,7 +34,7 @@ func TestAttackArraysOnNATS(t *testing.T) {
 	for range arrays {
 		must.NoError(t, attacker.PublishMsg(&nats.Msg{Subject: "mcp.ingest.greedy.t", Reply: inbox, Header: nats.Header{"Content-Type": {asMessages}}, Data: array}))
 	}
-	must.NoError(t, attacker.FlushWithContext(waittest.Context(t))) // from here on they come before all others
+	must.NoError(t, attacker.FlushWithContext(waittest.Context(t))) // from here on they are ahead of all others
 	waited := arrays                                                // that were answered before the first of the others
 	for i := range 20 {
 		reply := request(t, healthy, "mcp.ingest.modest"+strconv.Itoa(i)+".t", ping("1"))
@@ -57,7 +57,7 @@ func TestAttackArraysOnNATS(t *testing.T) {
 	}
 }
 
-// A client that repeats what fails does not decide how much is logged.
+// A client that repeats failing requests does not decide how much is logged.
 func TestAttackClosesThatFail(t *testing.T) {
 	t.Parallel()
 	s, log := newSystem(t, eventlog.Settings{Partitions: 1}), &waittest.Buffer{}
@@ -85,7 +85,7 @@ func TestAttackClosesThatFail(t *testing.T) {
 	}
 }
 
-// What a batch takes besides its messages counts for nothing, so it is to be little.
+// The memory of a batch besides its messages is not counted, so it has to be little.
 func TestAttackSmallArrays(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := testConfig()

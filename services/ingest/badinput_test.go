@@ -18,7 +18,7 @@ import (
 	"rejoin/shared/web/webtest"
 )
 
-// Everything that is wrong gets a problem document with a stable code, leaves no
+// Every invalid request gets a problem document with a stable code, leaves no
 // trace in log and registry, and does the service no harm.
 func TestPublish_BadInput(t *testing.T) {
 	const (
@@ -162,7 +162,7 @@ func TestPublish_BadInput(t *testing.T) {
 	}
 }
 
-// Where messages must be JSON-RPC 2.0, nothing else is stored: by the flag, in a session that asks for
+// Where messages must be JSON-RPC 2.0, no others are stored: by the flag, in a session that asks for
 // it, and in one of an MCP server. Elsewhere any JSON value is a message.
 func TestPublish_OnlyJSONRPC(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})

@@ -70,7 +70,7 @@ func (in *instance) beginBatch(t *testing.T, headers ...string) (lines *io.PipeW
 	return lines, answers
 }
 
-// messages returns what is stored, in order.
+// messages returns the stored messages, in order.
 func (s *system) messages(t *testing.T) (all []string) {
 	t.Helper()
 	for _, e := range s.events(t) {

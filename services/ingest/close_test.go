@@ -148,7 +148,7 @@ func TestPublish_EachResultAfterEndWhileCopyIsOld(t *testing.T) {
 	if sum.Accepted+sum.Refused+sum.Unknown != 0 || sum.Stopped == nil || sum.Stopped.Index != 0 || sum.Stopped.Code != "stream_closed" {
 		t.Errorf("%+v", sum)
 	}
-	// Who repeats what was stopped is refused for good.
+	// A client that repeats the stopped messages is refused for good.
 	again := in.send(t, http.MethodPost, batchPath+"?results=each", ping("2"), "Content-Type", asNDJSON)
 	again.expect(t, http.StatusConflict, "stream_closed")
 	if sum := in.postBatchEach(t, strings.Replace(batchPath, "/t/", "/u/", 1), string(ping("2"))); sum.Accepted != 1 {
@@ -156,7 +156,7 @@ func TestPublish_EachResultAfterEndWhileCopyIsOld(t *testing.T) {
 	}
 }
 
-// A repeat of what was stored before the end is a duplicate while the log knows its key. An
+// A repeat of a message that was stored before the end is a duplicate while the log knows its key. An
 // ingest that knows of the end does not ask the log.
 func TestPublish_RepeatAfterEnd(t *testing.T) {
 	_, in := started(t)
@@ -251,7 +251,7 @@ func TestCopyIsOld_NameOfAnother(t *testing.T) {
 // A name that becomes another's while its session is closed again keeps its session.
 func TestClose_NameBecomesAnothers(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
-	var looks atomic.Int32 // at the session's seal, the last one of those that say whose it is
+	var looks atomic.Int32 // at the session's seal, the last look of those that find its owner
 	opened := make(chan session.Record, 1)
 	link := natstest.Link{Before: func(data []byte) {
 		switch {

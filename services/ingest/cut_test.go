@@ -14,7 +14,7 @@ import (
 	"rejoin/shared/natstest"
 )
 
-// What waits for a connection must not overtake what was lost with the one before.
+// Messages that wait for a connection must not overtake those that were lost with the previous one.
 func TestBatch_OrderWhileConnectionsAreCut(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, eventlog.Settings{Partitions: 1})

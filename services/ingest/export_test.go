@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// LimitBy replaces what bounds the time of requests. It is called before Run.
+// LimitBy replaces the function that bounds the time of requests. It is called before Run.
 func (s *Service) LimitBy(limit func(context.Context, time.Duration) (context.Context, context.CancelFunc)) {
 	s.limit = limit
 }

@@ -20,8 +20,8 @@ func actingFor(t *testing.T, subject string, owners ...auth.Pattern) string {
 	})
 }
 
-// Each caller does to a session of user-1 what its token allows, and to every other caller the
-// session is not there.
+// Each caller may do to a session of user-1 what its token allows, and for every other caller the
+// session does not exist.
 func TestGrantsMatrix(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, guardedConfig(t))
@@ -29,8 +29,8 @@ func TestGrantsMatrix(t *testing.T) {
 	number := 0
 	for caller, tt := range map[string]struct {
 		token   string
-		visible bool // the session is there for the caller
-		creates bool // for user-1, and closes what is user-1's
+		visible bool // the session exists for the caller
+		creates bool // for user-1, and closes user-1's sessions
 	}{
 		"a member":                    {actingFor(t, "bob"), true, false},
 		"a member by a pattern":       {actingFor(t, "team-7"), true, false},

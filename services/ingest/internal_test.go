@@ -18,8 +18,8 @@ import (
 	"rejoin/shared/web"
 )
 
-// handlersOwn is a request whose methods that keep something for NATS's service are called by
-// none, since they may be called by its handler's goroutine alone.
+// handlersOwn is a request whose methods that keep state for NATS's service must not be called,
+// since only its handler's goroutine may call them.
 type handlersOwn struct {
 	micro.Request
 

@@ -73,7 +73,7 @@ func TestRate_PerSubject(t *testing.T) {
 	for token, session := range map[string]string{alice: "s", bob: "b"} {
 		in.as(t, token, http.MethodPost, "/v1/sessions", `{"session":"`+session+`"}`).got(t, http.StatusCreated)
 	}
-	// What one may not do to another's session does not use up the session's rate.
+	// Requests of a client that may not publish to a session do not use up the session's rate.
 	for range 30 {
 		if a := post(bob, "s"); a.status != http.StatusNotFound && a.status != http.StatusTooManyRequests {
 			t.Fatalf("%d %s", a.status, a.body)
@@ -145,7 +145,7 @@ func TestRate_BatchIsSlowed(t *testing.T) {
 	}
 }
 
-// Who waits for the rate does not keep the service from stopping.
+// A batch that waits for the rate does not keep the service from stopping.
 func TestStop_WaitingBatch(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := testConfig()
@@ -210,7 +210,7 @@ func TestOpenStreams_PerSession(t *testing.T) {
 	}
 }
 
-// What is refused, or is no message, opens no stream.
+// A refused message opens no stream, and neither does a request without messages.
 func TestOpenStreams_RefusedMessagesDoNotCount(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1, MaxStreamsPerSession: 2})
 	in := s.start(t, testConfig())
@@ -252,7 +252,7 @@ func TestOpenStreams_FailedMessagesDoNotCount(t *testing.T) {
 	in.post(t, "s", "e", ping("3")).expect(t, http.StatusConflict, "too_many_streams")
 }
 
-// forwarded is a configuration for which requests come from the address in X-Forwarded-For.
+// forwarded returns a configuration that takes the client's address from X-Forwarded-For.
 func forwarded(t *testing.T) ingest.Config {
 	t.Helper()
 	clients := must.Value(web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}}))(t)
@@ -332,7 +332,7 @@ func TestMaxSessions_OwnersHaveShares(t *testing.T) {
 		t.Error("nothing is refused")
 	}
 	fill(alice, metadata)
-	in = s.start(t, cfg) // whose they are is in the records
+	in = s.start(t, cfg) // the records name their clients
 	fill(alice, metadata)
 	fill(bob, metadata)
 	if opened[alice] != 6 || opened[bob] != 2 {

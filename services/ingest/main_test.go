@@ -41,7 +41,7 @@ type system struct {
 	srv *natstest.Server
 	b   *backend.Backend // the creator's; no ingest uses it
 	log io.Writer        // of the ingests; nil: errors go to the test's output
-	// memory is what the clients of all ingests take memory of; nil bounds nothing.
+	// memory is the pool of the clients of all ingests; nil bounds nothing.
 	memory *quota.Pool
 }
 
@@ -150,7 +150,7 @@ func newClient(t *testing.T) *http.Client {
 	return &http.Client{Transport: transport, Timeout: waittest.Timeout}
 }
 
-// answer is what a client gets; the fields of all bodies in one.
+// answer is a client's answer; the fields of all bodies in one.
 type answer struct {
 	status int
 	header http.Header
@@ -322,7 +322,7 @@ func (s *system) events(t *testing.T) []eventlog.Entry {
 	return slices.DeleteFunc(s.entries(t), func(e eventlog.Entry) bool { return e.Subject.Kind != event.Message })
 }
 
-// metric returns a metric's value, or how often a histogram was told of something.
+// metric returns a metric's value, or the number of a histogram's observations.
 func (in *instance) metric(t *testing.T, name string, labels ...string) float64 {
 	t.Helper()
 	return metrictest.Value(t, in.env.Metrics, name, labels...)

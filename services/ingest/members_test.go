@@ -95,7 +95,7 @@ func TestPutMembers_BadRequests(t *testing.T) {
 	in.as(t, authtest.Of(t, "alice", "other"), http.MethodPut, "/v1/sessions/s/members", `{"members":[]}`).expect(t, http.StatusForbidden, "insufficient_scope")
 }
 
-// A change of members counts for what metadata may take, and for the rate of new sessions.
+// A change of members counts for the limit of metadata, and for the rate of new sessions.
 func TestPutMembers_Limits(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	cfg := guardedConfig(t)
@@ -112,7 +112,7 @@ func TestPutMembers_Limits(t *testing.T) {
 		names = append(names, fmt.Sprintf("%q", strings.Repeat("x", 100)+fmt.Sprint(i)))
 	}
 	in.as(t, alice, http.MethodPut, "/v1/sessions/s/members", `{"members":[`+strings.Join(names, ",")+`]}`).expect(t, http.StatusTooManyRequests, "too_many_sessions")
-	change(201).got(t, http.StatusOK) // what was refused left nothing behind
+	change(201).got(t, http.StatusOK) // the refused changes have taken no share
 	change(10).got(t, http.StatusOK)
 
 	cfg = guardedConfig(t)

@@ -32,7 +32,7 @@ func request(t *testing.T, nc *nats.Conn, subject string, data []byte, headers .
 	return reply
 }
 
-// Who publishes straight to the log asks for the session first: then a generation has begun, also
+// A publisher that writes straight to the log asks for the session first: then a generation has begun, also
 // without a janitor.
 func TestNATS_SessionAfterARestart(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
@@ -187,13 +187,13 @@ func TestNATS_Sessions(t *testing.T) {
 	is(session.Closed)
 }
 
-// One whose partition does not answer holds up no other.
+// A session whose partition does not answer holds up no other.
 func TestNATS_SessionsAreAnsweredBesideEachOther(t *testing.T) {
 	s, in := started(t)
 	nc := s.srv.Connect()
 	replies, err := nc.SubscribeSync(nats.NewInbox())
 	must.NoError(t, err)
-	in.mu.Lock() // whoever asks the log waits
+	in.mu.Lock() // requests to the log wait
 	must.NoError(t, nc.PublishRequest("mcp.ingest.first", replies.Subject, nil))
 	_, err = nc.Request("mcp.ingest.s~", nil, waittest.Timeout)
 	in.mu.Unlock()

@@ -238,7 +238,7 @@ func TestSharing_SameAnswersAsOneJanitor(t *testing.T) {
 	})
 }
 
-// Each janitor sweeps what it holds, and the answer is of all of them.
+// Each janitor sweeps its partitions, and the answer is of all of them.
 func TestSharing_SweepOfAllPartitions(t *testing.T) {
 	t.Parallel()
 	s := startSharing(t, eventlog.Settings{MaxEventsPerSession: 2})
@@ -246,7 +246,7 @@ func TestSharing_SweepOfAllPartitions(t *testing.T) {
 	var dry dryAnswer
 	must.NoError(t, json.Unmarshal([]byte(s.same(t, http.MethodPost, "/v1/sweep?dry_run=true")), &dry))
 	removed := map[ledger.Cause]int{}
-	for i := 2; !maps.Equal(removed, dry.WouldRemove); i-- { // one that holds nothing first; a sweep may have been cut short
+	for i := 2; !maps.Equal(removed, dry.WouldRemove); i-- { // one without partitions first; a sweep may have been cut short
 		var one sweepAnswer
 		must.NoError(t, json.Unmarshal([]byte(s.ok(t, max(i, 0), http.MethodPost, "/v1/sweep")), &one))
 		add(removed, one.Removed)

@@ -44,7 +44,7 @@ func keep(t *testing.T, srv *natstest.Server, stream string) kept {
 	return s
 }
 
-// restore starts the server with what was kept.
+// restore starts the server with the kept files.
 func (s kept) restore(srv *natstest.Server) {
 	s.t.Helper()
 	srv.Stop()
@@ -58,8 +58,8 @@ func (r *running) actsAnew(t *testing.T, before *lease.Term) {
 	waittest.Until(t, "it acts again", func() bool { now := r.leases.Term(0); return now != nil && now != before })
 }
 
-// A server that has lost its newest events gives their sequences to others, before there
-// is a generation that says so when somebody publishes straight to it.
+// A server that has lost its newest events gives their sequences to others, before a
+// generation shows it, when a publisher writes straight to it.
 func TestTrim_SequencesUsedAgain(t *testing.T) {
 	srv, settings := natstest.StartParallel(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	network := newNetwork(t, srv)
@@ -76,13 +76,13 @@ func TestTrim_SequencesUsedAgain(t *testing.T) {
 	network.lose("$JS.API.STREAM.UPDATE")
 	old.restore(srv)
 	js := natstest.JetStream(t, srv.Connect())
-	var direct []string // as many as the ledger has seen go, and more
+	var direct []string // as many as the entries that the ledger has seen lost, and more
 	for i := range 10 {
 		direct = append(direct, fmt.Sprint("direct", i))
 		must.Value(js.Publish(t.Context(), event.Subject{Session: direct[i], Stream: "a"}.String(), []byte(`{"jsonrpc":"2.0","method":"n"}`)))(t)
 	}
 	r.actsAnew(t, term)
-	waittest.NoError(t, func() error { return r.sweeper.sweepNow(waittest.Timeout).err }) // one that began, and came to its end
+	waittest.NoError(t, func() error { return r.sweeper.sweepNow(waittest.Timeout).err }) // a sweep that was completed
 	waittest.NoError(t, func() error {
 		if err := r.deleter.all(r.term(t), r.partitions[0]); !errors.Is(err, follow.ErrChanged) {
 			return fmt.Errorf("the deletes end with %w", err)
@@ -114,8 +114,8 @@ func TestTrim_SequencesUsedAgain(t *testing.T) {
 	wantAll()
 }
 
-// A name may have been given again while the janitor was away, and its copy of the
-// registry still says that the session was closed long ago.
+// A name may have been given again while the janitor was stopped, and in its copy of the
+// registry the session still was closed long ago.
 func TestRegistry_OldRecord(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	network := newNetwork(t, srv)
@@ -157,8 +157,8 @@ func TestRegistry_OldRecord(t *testing.T) {
 	must.NoError(t, wantSequences(r.stored(t, "s", "a"), []uint64{ack.Sequence}))
 }
 
-// Somebody sets the janitor's clock: what goes after a while goes earlier or later, and nothing
-// else does.
+// The janitor's clock is set: removals after a time are made earlier or later, and no others
+// are.
 func TestClock_Jumps(t *testing.T) {
 	t.Parallel()
 	cfg := idle()
@@ -190,7 +190,7 @@ func TestClock_Jumps(t *testing.T) {
 	r.wantTrimmed(t, "quiet", "a", 0, "")
 }
 
-// Somebody gives a partition limits by which JetStream removes entries itself.
+// An operator gives a partition limits by which JetStream removes entries itself.
 func TestLimits_OfSomebodyElse(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	r := begin(t, srv, eventlog.Settings{Partitions: 1}, quick())
@@ -218,13 +218,13 @@ func TestLimits_OfSomebodyElse(t *testing.T) {
 	r.publish(t, "s", "a", 1)
 }
 
-// Somebody deletes an event while everything runs.
+// Another program deletes an event while all services run.
 func TestFollow_EventsDeletedByOthers(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		replicas  int
 		maxAbsent uint64
-		more      uint64 // what may count as damage after the deleted entry
+		more      uint64 // sequences that may count as damage after the deleted entry
 	}{
 		"a few holes":                        {1, 100, 0},
 		"too many to list":                   {1, 0, 0},
@@ -241,7 +241,7 @@ func TestFollow_EventsDeletedByOthers(t *testing.T) {
 				func(s *Service) { s.partitions[0].MaxAbsent = test.maxAbsent })
 			quiet := append(r.publish(t, "s", "quiet", 2), r.publish(t, "s", "still", 2)...)
 			r.publish(t, "s", "busy", 5)
-			r.everything(t) // what is trimmed is deleted
+			r.everything(t) // the trimmed entries are deleted
 			stream := must.Value(natstest.JetStream(t, srv.Connect()).Stream(t.Context(), "MCP_0"))(t)
 			wantDamaged := func(from, to uint64) {
 				t.Helper()
@@ -285,8 +285,8 @@ func TestFollow_MissingEvents(t *testing.T) {
 	}
 }
 
-// The registry and an opening are lost, and somebody opens the session again: a client that still
-// publishes to the earlier life is refused from then on, and what it has goes.
+// The registry and an opening are lost, and a client opens the session again: a client that still
+// publishes to the earlier life is refused from then on, and the events of that life are removed.
 func TestSession_NameUsedAgain(t *testing.T) {
 	t.Parallel()
 	cfg := quick()
@@ -351,7 +351,7 @@ func takeBackup(t *testing.T, nc *nats.Conn, stream string) (b backup) {
 	}
 }
 
-// restore puts the stream back, in the place of the one that is there.
+// restore restores the stream, in place of the existing one.
 func (b backup) restore(t *testing.T, nc *nats.Conn, stream string) {
 	t.Helper()
 	call(t, nc, "$JS.API.STREAM.DELETE."+stream, nil)
@@ -364,8 +364,8 @@ func (b backup) restore(t *testing.T, nc *nats.Conn, stream string) {
 	}
 }
 
-// A partition is put back to a backup while everything runs: JetStream makes the stream anew, with its metadata. It is
-// in another generation at once, before a janitor writes that down.
+// A partition is restored from a backup while all services run: JetStream creates the stream again, with its metadata.
+// It is in another generation at once, before a janitor writes that down.
 func TestRestore_PartitionOfARunningServer(t *testing.T) {
 	t.Parallel()
 	alone := func(t *testing.T) (*natstest.Server, int) { return natstest.Start(t), 1 }

@@ -37,12 +37,12 @@ func tear(t *testing.T, srv *natstest.Server) {
 	must.NoError(t, err)
 }
 
-// lead has a server of a cluster lead partition 0, and returns what its files lack.
+// lead has a server of a cluster lead partition 0, and returns the sequences that its files lack.
 func (r *running) lead(t *testing.T, name string) (absent []uint64) {
 	t.Helper()
 	request := must.Value(json.Marshal(map[string]any{"placement": map[string]string{"preferred": name}}))(t)
 	waittest.NoError(t, func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // who is asked during an election may not answer
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // during an election there may be no answer
 		defer cancel()
 		state, all, err := r.b.Log.Absent(ctx, 0)
 		if err != nil {

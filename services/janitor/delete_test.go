@@ -11,7 +11,7 @@ import (
 	"rejoin/shared/natstest"
 )
 
-// What is due of a partition is deleted in one round, though another partition has no leader.
+// The due entries of a partition are deleted in one round, though another partition has no leader.
 func TestDelete_OtherPartitionFails(t *testing.T) {
 	t.Parallel()
 	tries := 0

@@ -69,7 +69,7 @@ func TestTrim_BetweenSweeps(t *testing.T) {
 	}
 }
 
-// What it takes to plan a partition of 10,000 sessions, and to plan one session of it.
+// The cost of planning a partition of 10,000 sessions, and of planning one session of it.
 func BenchmarkPlan(b *testing.B) {
 	const sessions, each = 10_000, 10
 	env := daemon.NewEnv(nil)

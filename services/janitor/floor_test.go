@@ -58,7 +58,7 @@ func TestTrim_Age(t *testing.T) {
 		}
 		return err
 	})
-	// The floor moves on with each copy, so what is missing is asked between two looks at it.
+	// The floor moves on with each copy, so the request for the missing entries is made between two looks at it.
 	waittest.NoError(t, func() error {
 		before, err := r.b.Log.Look(t.Context(), 0)
 		if err != nil {
@@ -142,7 +142,7 @@ func TestPartition_Full(t *testing.T) {
 	r.wantCounts(t)
 }
 
-// What has to be copied before anything may go is refused, as everything is.
+// Copies that have to be stored before the floor may move are refused, as all entries are.
 func TestPartition_FullWhileCopying(t *testing.T) {
 	cfg := idle()
 	cfg.SyncInterval = time.Hour
@@ -160,8 +160,8 @@ func TestPartition_FullWhileCopying(t *testing.T) {
 	if first, _ := r.b.Log.State(0); first.First != 1 {
 		t.Errorf("the floor has moved to %d, and everything was stored a moment ago", first.First)
 	}
-	clock.ahead.Store(int64(3 * time.Hour)) // what was stored is on disk
-	// Else the janitor may ask whose the opening is after it has copied the births, by whose time little is on disk.
+	clock.ahead.Store(int64(3 * time.Hour)) // the stored entries are on disk
+	// Else the janitor may read the opening's life after it has copied the births, by whose time little is on disk.
 	r.partitions[0].With(func(l *ledger.Ledger) { l.Learn("quiet", 1, r.life("quiet")) })
 	r.sweepNow(t)
 	if got := limit(); got <= 128<<10 {
@@ -202,8 +202,8 @@ func TestPartition_FullOfExpired(t *testing.T) {
 	}
 }
 
-// Since when a partition has other limits than it should was seen in another term, and may be the room
-// of a change that somebody makes now: it is watched again.
+// The other limits of a partition were first seen in another term, and may now be the room
+// of a change that is being made: they are watched again.
 func TestFloor_RoomOfAnotherTerm(t *testing.T) {
 	r := begin(t, natstest.StartParallel(t), eventlog.Settings{Partitions: 1, MaxBytes: 1 << 20}, idle())
 	must.Value(r.b.Log.MakeRoom(t.Context(), 0))(t)

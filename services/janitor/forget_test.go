@@ -61,7 +61,7 @@ func (r *running) kindsOf(t *testing.T, name, life string) map[event.Kind]int {
 	return kinds
 }
 
-// lose deletes buckets, and waits until they are there again: other services may not make them.
+// lose deletes buckets, and waits until they exist again: other services may not create them.
 func (r *running) lose(t *testing.T, buckets ...string) {
 	t.Helper()
 	js := natstest.JetStream(t, r.b.Conn)
@@ -88,7 +88,7 @@ func TestForget_NameIsFreeWithUnlimitedRetention(t *testing.T) {
 	r.forgotten(t, "s")
 	r.lose(t, session.Bucket, rpc.AttachBucket, rpc.CallsBucket)
 	r.stop()
-	r = begin(t, srv, settings, forgetful()) // its ledger and its registry know what the log says
+	r = begin(t, srv, settings, forgetful()) // its ledger and its registry agree with the log
 	r.exact(t)
 	var third session.Record
 	waittest.NoError(t, func() (err error) {
@@ -128,7 +128,7 @@ func TestForget_NameIsFreeWithUnlimitedRetention(t *testing.T) {
 }
 
 // A session may ask that it is kept for less than others when it is closed: its name then no longer
-// counts. What refuses late events stays until no ingest can believe any more that it is open.
+// counts. The fence against late events stays until no ingest can believe any more that it is open.
 func TestForget_KeptForAsLongAsItAsks(t *testing.T) {
 	srv := natstest.Start(t)
 	cfg := quick()

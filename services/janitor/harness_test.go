@@ -28,7 +28,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// logBuffer is what a janitor logs.
+// logBuffer has the log lines of a janitor.
 type logBuffer struct{ waittest.Buffer }
 
 // end returns the last lines.
@@ -52,8 +52,8 @@ type running struct {
 	registry *session.Registry
 }
 
-// quick is a configuration for tests. The interval is long enough for what must
-// happen at once to be told from what happens in a sweep.
+// quick is a configuration for tests. The interval is long enough to tell immediate
+// actions from those of a sweep.
 func quick() Config {
 	return Config{
 		JanitorAddr: "127.0.0.1:0", Interval: 50 * time.Millisecond, Lease: 15 * time.Second, // longer than a slow machine pauses
@@ -117,14 +117,14 @@ func onlySweeps(s *Service) {
 	}
 }
 
-// announce stores what the policy says of a partition, and waits until the ledger has it.
+// announce stores the trims of a partition by the policy, and waits until the ledger has them.
 func (r *running) announce(t *testing.T, p int) {
 	t.Helper()
 	must.NoError(t, r.sweeper.announce(r.leases.Term(p).Ctx, r.partitions[p], false, map[ledger.Cause]int{}))
 	r.partitions[p].AwaitRequired(t.Context())
 }
 
-// messageBytes is the size of what publish stores.
+// messageBytes is the size of the messages that publish stores.
 const messageBytes = 52
 
 // life returns the life of a session that is in the registry, or the empty one.
@@ -210,12 +210,12 @@ func (r *running) end(t *testing.T, name, stream string) {
 	r.followed(t, eventlog.Ack{Partition: p, Sequence: state.Last})
 }
 
-// stored returns the sequences of what is in the log of a session's life and stream, but
+// stored returns the sequences of the log's entries of a session's life and stream, but
 // for births and trims.
 func (r *running) stored(t *testing.T, session, stream string) []uint64 {
 	t.Helper()
 	var page eventlog.Page
-	waittest.NoError(t, func() error { // what is asked right after a restart ends when the log hears of it
+	waittest.NoError(t, func() error { // a request right after a restart ends when the log notices the restart
 		state, err := r.b.Log.Look(t.Context(), r.b.Log.Partition(session))
 		if err == nil {
 			page, err = r.b.Log.Read(t.Context(), eventlog.Query{Session: session, Life: r.life(session), Stream: stream, UpTo: state.Last, MaxEvents: 100_000, MaxBytes: 1 << 30})
@@ -272,8 +272,8 @@ func (r *running) controlsOf(t *testing.T, session string) (all []uint64) {
 	return all
 }
 
-// wantTrimmed waits until the log says that a stream's events were removed up to a sequence, 0
-// for none, and the ledger says the same.
+// wantTrimmed waits until both the log and the ledger show that a stream's events were removed up to a
+// sequence, 0 for none.
 func (r *running) wantTrimmed(t *testing.T, name, stream string, upTo uint64, reason eventlog.Reason) {
 	t.Helper()
 	waittest.NoError(t, func() error {
@@ -284,7 +284,7 @@ func (r *running) wantTrimmed(t *testing.T, name, stream string, upTo uint64, re
 		}
 		var newest eventlog.Loss
 		for _, m := range missing {
-			// Without a birth it is unknown what the floor took.
+			// Without a birth it is unknown which events the floor removed.
 			if m.UpTo > newest.UpTo && (m.Reason != eventlog.Expired || reason == eventlog.Expired) {
 				newest = m
 			}
@@ -360,10 +360,10 @@ func (r *running) copies(t *testing.T, name string, ok func(session.Record) bool
 	return waittest.Value(t, "the copy of "+name, func() session.Record { rec, _ := r.b.Sessions.Session(name); return rec }, ok)
 }
 
-// none is that of a session without a record.
+// none reports whether a session has no record.
 func none(rec session.Record) bool { return rec.Session == "" }
 
-// recreate has partition 0 created again, and returns what it was.
+// recreate has partition 0 created again, and returns its previous state.
 func (r *running) recreate(t *testing.T) (old eventlog.State) {
 	t.Helper()
 	old, _ = r.b.Log.State(0)
@@ -381,7 +381,7 @@ func wantSequences(got, want []uint64) error {
 
 var midday = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 
-// all deletes everything that is due of a partition.
+// all deletes all due entries of a partition.
 func (d *deleter) all(ctx context.Context, p *follow.Partition) error {
 	for {
 		if more, err := d.batch(ctx, p); err != nil || !more {

@@ -87,8 +87,8 @@ func TestHTTP(t *testing.T) {
 	for _, test := range []struct {
 		path   string
 		status int
-		want   string // what the body holds
-		names  string // what the list holds
+		want   string // a part of the body
+		names  string // the sessions of the list
 		next   string
 	}{
 		{"/v1/sessions", 200, `"owner":"someone"`, "empty log/1 log2", ""},
@@ -147,7 +147,7 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-// Who publishes without an opening has no session in the registry.
+// A publisher that writes without an opening has no session in the registry.
 func TestHTTP_SessionWithoutARecord(t *testing.T) {
 	r := begin(t, natstest.Start(t), eventlog.Settings{}, quick())
 	all := r.publish(t, "s", "a", 2)

@@ -343,7 +343,7 @@ func TestIdle_ClosedThenRemoved(t *testing.T) {
 	r.counts(t, 2, "registry_records_total", "closed")
 	clock.awaitRound(t)
 	clock.ahead.Store(0) // nothing becomes idle any more
-	// The floor passes what was stored of them.
+	// The floor passes their entries.
 	r.set(t, func(s *eventlog.Settings) { s.MaxAge = time.Second })
 	r.counts(t, 2, "registry_records_total", "removed")
 	for name, want := range map[string]session.State{"alone": "", "patient": "", "visited": session.Open, "busy": session.Open} {
@@ -403,7 +403,7 @@ func TestIdle_ChangedMeanwhile(t *testing.T) {
 	}
 }
 
-// candidatesOf returns what one search through all sessions finds.
+// candidatesOf returns the candidates of one search through all sessions.
 func candidatesOf(v *idleTracker, records []session.Record, inLog map[string]ledger.LoggedSession, limit func(session.Retention, bool) time.Duration, lastEvent func(session.Record) time.Time, now time.Time) []candidate {
 	s := v.search(limit, lastEvent, now)
 	s.add(records, inLog)

@@ -20,9 +20,9 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// A janitor that has everything to do dies between any two of the changes that others can
+// A janitor that has duties of all kinds dies between any two of the changes that others can
 // see: trims, deletes, copies, floors, ends, and records. The next one, which stood by or is
-// started then, does the rest, and nothing else, and nothing in the log is unexplained.
+// started then, does the remaining changes and no others, and every hole in the log is explained.
 func TestJanitor_KilledAtAnyChange(t *testing.T) {
 	total := 0
 	for n := 0; n < 3 && total < 20; n++ { // one that is held up may lose its lease before it has done all
@@ -82,7 +82,7 @@ func killedAfter(t *testing.T, changes int, fresh bool) int {
 			if network.broken() {
 				takeOver()
 			}
-			if first != nil { // it does nothing by itself, also about what is half done when it looks settled
+			if first != nil { // it does nothing by itself, also about half-done changes when it looks settled
 				swept = first.sweeper.sweepNow(time.Second).err
 				if term := first.leases.Term(0); term != nil {
 					first.registrar.round(term.Ctx)
@@ -120,8 +120,8 @@ func killedAfter(t *testing.T, changes int, fresh bool) int {
 	return made
 }
 
-// explain logs what a janitor knows and has to do, and what the log holds. Of none it logs
-// nothing.
+// explain logs the state and the duties of a janitor, and the entries of the log. It logs nothing for a nil
+// janitor.
 func (r *running) explain(t *testing.T) {
 	if r == nil {
 		return
@@ -144,7 +144,7 @@ func (r *running) explain(t *testing.T) {
 	}
 }
 
-// everything is what a janitor has to do something about.
+// everything has the sessions that give a janitor duties of all kinds.
 type everything struct {
 	lives                       map[string]string // by session
 	quiet, over, cleared, after []uint64
@@ -175,7 +175,7 @@ func fillForAll(t *testing.T, r *running) everything {
 	return all
 }
 
-// trimmed says what is left to be done as long as nothing is too old.
+// trimmed returns a check for the final state as long as no event is too old.
 func (all everything) trimmed(t *testing.T) func(*running) error {
 	return func(r *running) (err error) {
 		for name, want := range map[string][]uint64{"quiet": all.quiet, "over": all.over[2:], "cleared": append([]uint64{all.clear}, all.after...)} {
@@ -196,8 +196,8 @@ func (all everything) trimmed(t *testing.T) func(*running) error {
 	}
 }
 
-// expired says what is left to be done when everything is too old: what says that the three
-// open sessions and their streams are there is all that stays.
+// expired returns a check for the final state when all events are too old: only the openings and births
+// of the three open sessions and their streams stay.
 func (all everything) expired(t *testing.T) func(*running) error {
 	var want []string
 	for name, streams := range map[string][]string{"quiet": {"a"}, "over": {"a", "b"}, "cleared": {"a"}} {

@@ -27,8 +27,8 @@ func (r *running) acts(t *testing.T) {
 	}
 }
 
-// kill ends a janitor as a crash does: its connection is gone at once, and nothing that
-// it wanted to do is done.
+// kill ends a janitor as a crash does: its connection is closed at once, and it completes
+// no task.
 func (r *running) kill() {
 	r.b.Conn.Close()
 	r.stop()
@@ -46,7 +46,7 @@ func short(cfg Config) Config {
 	return cfg
 }
 
-// What a janitor that dies leaves of a sweep, step by step, is finished by the next, whose
+// The next janitor finishes the sweep of one that dies, whichever step was the last, and its
 // ledger is the log's.
 func TestLease_NextFinishesTrim(t *testing.T) {
 	t.Parallel()
@@ -79,7 +79,7 @@ func TestLease_NextFinishesTrim(t *testing.T) {
 			srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: keep}
 			first := beginAt(t, srv.URL(), settings, idle(), deletesNothing)
 			second := begin(t, srv, settings, quick())
-			other := first.publish(t, "other", "a", 2) // the log begins with it, whatever goes
+			other := first.publish(t, "other", "a", 2) // the log begins with it, whatever is removed
 			all := first.publish(t, "s", "a", n)
 			do(t, first)
 			first.kill()
@@ -133,7 +133,7 @@ func TestLease_PausedJanitorStepsDown(t *testing.T) {
 	second.acts(t) // it may lose the lease for a moment
 }
 
-// A machine that sleeps finds out by the wall clock, before its timers say so.
+// A machine that sleeps finds out by the wall clock, before its timers fire.
 func TestLease_AfterSleep(t *testing.T) {
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 2}
 	cfg := idle()

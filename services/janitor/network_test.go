@@ -15,7 +15,7 @@ import (
 )
 
 // network is a connection to NATS that can be held up: nothing gets through meanwhile,
-// and everything after. It can also lose what is sent to some subjects, or break.
+// and everything after. It can also lose the messages to some subjects, or break.
 type network struct {
 	url   string
 	mu    sync.RWMutex           // held for writing while it is held up
@@ -24,7 +24,7 @@ type network struct {
 	most  atomic.Int64           // with so many it breaks; 0: never
 }
 
-// lose drops what is sent to subjects that begin so; with none, nothing is dropped.
+// lose drops the messages to subjects that begin so; with none, nothing is dropped.
 func (n *network) lose(subjects string) { n.lost.Store(&subjects) }
 
 // breakAfter breaks it for good instead of sending more than so many changes.
@@ -35,10 +35,10 @@ func (n *network) breakAfter(changes int) {
 
 func (n *network) broken() bool { return n.most.Load() > 0 && n.wrote.Load() >= n.most.Load() }
 
-// changes are what others may see of a janitor, as it is sent.
+// changes matches the changes of a janitor that others may see, as they are sent.
 var changes = regexp.MustCompile(`H?PUB (\$KV\.MCP_SESSIONS\.|\$JS\.API\.STREAM\.(MSG\.DELETE|PURGE)\.MCP_|mcp\.)`)
 
-// pass returns what gets through of what is sent.
+// pass returns the part of the sent bytes that gets through.
 func (n *network) pass(sent []byte) []byte {
 	for _, at := range changes.FindAllIndex(sent, -1) {
 		if n.wrote.Add(1); n.broken() {

@@ -59,8 +59,8 @@ func TestTrim_OldestOpenStreams(t *testing.T) {
 	r.counts(t, 4+6+2+2, "trimmed_events_total", "session_streams")
 }
 
-// A copy of the registry without the record of a session, or with an older one, does not say what
-// the session asks for.
+// A copy of the registry without the record of a session, or with an older one, does not have the limits
+// that the session asks for.
 func TestTrim_RecordsNotCopied(t *testing.T) {
 	srv := natstest.Start(t)
 	cfg := quick()

@@ -15,7 +15,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// written waits until the metadata of all partitions says which servers there are now.
+// written waits until the metadata of all partitions names the present servers.
 func (r *running) written(t *testing.T, now cluster.Servers) {
 	t.Helper()
 	js := natstest.JetStream(t, r.b.Conn)
@@ -125,14 +125,14 @@ func TestGeneration_AllServersRestart(t *testing.T) {
 	r.written(t, r.sees(t, before, c.Servers[0].Name()))
 }
 
-// What was between two looks is unknown when they are far apart, and what is the same
-// again and again is kept once.
+// The servers between two looks are unknown when these are far apart, and equal looks
+// are kept once.
 func TestGeneration_TimeUnobserved(t *testing.T) {
 	t.Parallel()
 	c := natstest.StartCluster(t)
 	log := beginAt(t, c.URL(), eventlog.Settings{Partitions: 1}, short(idle())).b.Log
 	var r *follow.Roster
-	waittest.NoError(t, func() error { // a look takes as long as the machine pauses, and who is late is not in it
+	waittest.NoError(t, func() error { // a look takes as long as the machine pauses, and a late server is not in it
 		r = follow.NewRoster(log, slog.New(slog.DiscardHandler))
 		looks := func(want int) error {
 			if err := r.Look(t.Context()); err != nil {

@@ -121,7 +121,7 @@ func TestLedger_AfterServerRestart(t *testing.T) {
 	}
 	srv.Start()
 	waittest.NoError(t, func() error {
-		// What is asked while the connection breaks is never answered.
+		// A request while the connection breaks is never answered.
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		_, err := r.b.Log.Look(ctx, 0)
@@ -132,7 +132,7 @@ func TestLedger_AfterServerRestart(t *testing.T) {
 		r.shows(t, p, func(s eventlog.State) bool { return len(s.Generations) == generations+1 }) // each by itself
 	}
 	now, err := r.b.Log.Look(t.Context(), r.b.Log.Partition("s"))
-	late := strings.Contains(r.log.String(), "no janitor has looked at a partition") // who publishes waits for 3 s
+	late := strings.Contains(r.log.String(), "no janitor has looked at a partition") // publishers wait for 3 s
 	if start := now.Generation().Start; err != nil || start <= before[7] || start > after[0] && !late {
 		t.Errorf("an event is stored at %d, and the generation begins at %d, after %d; %v", after[0], start, before[7], err)
 	}
@@ -182,7 +182,7 @@ func TestRegistry_Duties(t *testing.T) {
 	must.Value(kv.Put(t.Context(), event.Token("shared"), data))(t)
 	r.copies(t, "shared", func(rec session.Record) bool { return slices.Equal(rec.Members, []string{"bob"}) })
 
-	// Somebody ends a session and dies after the seal.
+	// A process ends a session and dies after the seal.
 	dying := r.create(t, "dying")
 	r.publish(t, "dying", "a", 3)
 	seal := event.Subject{Partition: r.b.Log.Partition("dying"), Session: "dying", Life: dying.Life, Kind: event.Seal}
@@ -203,7 +203,7 @@ func TestRegistry_Duties(t *testing.T) {
 	}
 }
 
-// A partition without a leader keeps neither others from what is due there, nor idle sessions open.
+// A partition without a leader delays no duties in other partitions, and keeps no idle sessions open there.
 func TestRegistry_PartitionUnavailable(t *testing.T) {
 	t.Parallel()
 	cfg := idle()
@@ -226,7 +226,7 @@ func TestRegistry_PartitionUnavailable(t *testing.T) {
 	for _, name := range alone {
 		r.create(t, name)
 	}
-	for _, prefix := range []string{"one", "two"} { // somebody ends them and dies after the seal
+	for _, prefix := range []string{"one", "two"} { // a process ends them and dies after the seal
 		for p, name := range inPartitions(r.b.Log, prefix) {
 			seal := event.Subject{Partition: p, Session: name, Life: r.create(t, name).Life, Kind: event.Seal}
 			ack := must.Value(js.Publish(t.Context(), seal.String(), nil))(t)

@@ -100,7 +100,7 @@ func TestLimits_ChangeAtNextSweep(t *testing.T) {
 	r.wantCounts(t)
 }
 
-// A limit that another janitor has raised holds at once: what is announced cannot be taken back.
+// A limit that another janitor has raised holds at once: announced removals cannot be taken back.
 func TestLimits_RaisedByAnotherJanitor(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	r := begin(t, srv, eventlog.Settings{Partitions: 2, MaxEventsPerStream: 40}, idle())
@@ -179,7 +179,7 @@ func TestLimits_Invalid(t *testing.T) {
 	}
 }
 
-// An asker of another version may know more settings, or fewer: what it does not name stays as it is.
+// A client of another version may know more settings, or fewer: those that it does not name stay as they are.
 func TestLimits_AskerOfAnotherVersion(t *testing.T) {
 	r := begin(t, natstest.StartParallel(t), eventlog.Settings{Partitions: 1}, quick())
 	from := r.b.Log.Settings()
@@ -223,8 +223,8 @@ func TestLimits_AskerOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// A janitor that loses its lease in the middle of a change says so to all who ask, and the next
-// one can be asked the same again, whether the change was made or not.
+// A janitor that loses its lease in the middle of a change reports that to all clients, which can repeat the
+// request to the next one, whether the change was made or not.
 func TestLimits_StepsDownMeanwhile(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	network := newNetwork(t, srv)
@@ -248,7 +248,7 @@ func TestLimits_StepsDownMeanwhile(t *testing.T) {
 	must.Value(changing.NextMsg(waittest.Timeout))(t)
 	must.NoError(t, asker.PublishRequest(logset.Subject(0), waiting.Subject, event.MustJSON(request)))
 	must.NoError(t, asker.Flush())
-	must.NoError(t, r.setter.nc.Flush()) // it has come
+	must.NoError(t, r.setter.nc.Flush()) // it has arrived
 	term := r.term(t)
 	r.wall.ahead.Store(int64(time.Hour))
 	if err := lease.StillActing(term); !errors.Is(err, lease.ErrNotActing) {

@@ -11,7 +11,7 @@ import (
 	"rejoin/shared/waittest"
 )
 
-// wantShares waits until janitors that are there together hold so many partitions each, and keep no
+// wantShares waits until janitors that run at the same time hold so many partitions each, and keep no
 // other ledgers.
 func wantShares(t *testing.T, all []*running, shares ...int) {
 	t.Helper()
@@ -55,7 +55,7 @@ func inPartitions(log *eventlog.Log, prefix string) []string {
 	return names
 }
 
-// Janitors that come and go share the partitions, and each keeps its own ledgers only. One that has
+// Janitors that start and stop share the partitions, and each keeps its own ledgers only. One that has
 // a partition trims it.
 func TestShares_JanitorsComeAndGo(t *testing.T) {
 	srv, settings := natstest.StartParallel(t), eventlog.Settings{Partitions: 5, MaxEventsPerSession: 3}

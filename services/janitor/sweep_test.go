@@ -57,7 +57,7 @@ func TestTrim_AnnouncementIsSyncedFirst(t *testing.T) {
 
 func TestMetrics_EachMoves(t *testing.T) {
 	r := begin(t, natstest.Start(t), eventlog.Settings{Partitions: 1, MaxEventsPerSession: 4}, quick())
-	r.publish(t, "other", "a", 1) // the log begins with it, whatever goes
+	r.publish(t, "other", "a", 1) // the log begins with it, whatever is removed
 	r.publish(t, "s", "a", 3)
 	r.publish(t, "s", "b", 3)
 	for name, want := range map[string]float64{
@@ -97,7 +97,7 @@ func TestMetrics_UnderReplicated(t *testing.T) {
 	}
 }
 
-// That the janitor had yet to read whose an opening is needs no repair of the record.
+// An opening whose life the janitor has yet to read needs no repair of the record.
 func TestMetrics_RepairedRecordsHaveChanged(t *testing.T) {
 	srv, settings := natstest.Start(t), eventlog.Settings{Partitions: 1}
 	r := begin(t, srv, settings, idle()) // a record that is yet to be written may be repaired

@@ -27,7 +27,7 @@ func TestLines_HeldWithinTheMemory(t *testing.T) {
 	if over != 1 || memory.Used() != 900 {
 		t.Errorf("ended %d times with %d bytes held", over, memory.Used())
 	}
-	if lines := r.Take(nil); len(lines) != 1200 { // what was begun is reported
+	if lines := r.Take(nil); len(lines) != 1200 { // begun messages are reported
 		t.Errorf("%d bytes are told", len(lines))
 	}
 	if r.Drop(); memory.Used() != 0 {
@@ -35,7 +35,7 @@ func TestLines_HeldWithinTheMemory(t *testing.T) {
 	}
 }
 
-// What waits for a client to read it counts until it is written, and no buffer outlives it.
+// Lines that wait for a client to read them count until they are written, and no buffer outlives them.
 func TestLines_LargeBuffers(t *testing.T) {
 	client, server := net.Pipe()
 	defer func() { _ = client.Close() }()

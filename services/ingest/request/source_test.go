@@ -43,7 +43,7 @@ func FuzzLines(f *testing.F) {
 	})
 }
 
-// What an element takes counts with its array.
+// The bytes of an element count with its array.
 func TestArrays_ElementsAreParts(t *testing.T) {
 	text := []byte(` [ 1,"2]" , [3,{}] ]`)
 	from, err := NewArrays(1).Read(text, false)

@@ -13,7 +13,7 @@ import (
 	"rejoin/shared/session"
 )
 
-// world is what a Limit asks others for.
+// world has the settings that a Limit asks others for.
 type world struct{ retained time.Duration }
 
 func (w *world) streams(most int) *Limit {
@@ -48,7 +48,7 @@ func TestLimit_TooMany(t *testing.T) {
 
 	enter(s, "c", 30*time.Minute, false)
 	enter(s, "d", time.Hour, true)
-	enter(s, "d", time.Hour+time.Second, false) // nothing of a is retained
+	enter(s, "d", time.Hour+time.Second, false) // no event of a is retained
 	enter(s, "a", time.Hour+time.Second, true)
 
 	enter(again, "e", 2*time.Hour, false) // a session of the same name, later
@@ -160,7 +160,7 @@ func TestLimit_Unlimited(t *testing.T) {
 	}
 }
 
-// What is known stays bounded, and what is in use stays known.
+// The known streams stay bounded, and streams in use stay known.
 func TestLimit_Memory(t *testing.T) {
 	const sessions, most = 1000, 200
 	w := world{retained: time.Hour}

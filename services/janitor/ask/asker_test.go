@@ -60,7 +60,7 @@ func wantSum(t *testing.T, a *Asker, want uint64, from int) {
 	})
 }
 
-// wantLacking asks until an answer says of which partitions there is none.
+// wantLacking asks until the error names the wanted partitions without an answer.
 func wantLacking(t *testing.T, a *Asker, want string) {
 	t.Helper()
 	waittest.Until(t, want, func() bool {
@@ -108,7 +108,7 @@ func TestAsk_PartitionsOfTwoCountOnce(t *testing.T) {
 	wantSum(t, one, 15, 2)
 }
 
-// Without a connection a janitor answers for what it holds.
+// Without a connection a janitor answers for the partitions that it holds.
 func TestAsk_HoldsAllAsksNobody(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	nc := srv.Connect()
@@ -131,7 +131,7 @@ func TestAsk_HoldsAllAsksNobody(t *testing.T) {
 	}
 }
 
-// A janitor that holds a partition may have stopped, or answer what makes no sense.
+// A janitor that holds a partition may have stopped, or give an invalid answer.
 func TestAsk_SilentOrInvalidJanitor(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]func(*nats.Msg) *nats.Msg{
@@ -221,7 +221,7 @@ func TestAsk_TooManyAtOnce(t *testing.T) {
 	}
 }
 
-// A janitor answers neither what is no question nor to what is no inbox, and begins no more sweeps
+// A janitor answers neither invalid questions nor those whose reply is no inbox, and begins no more sweeps
 // than it may.
 func TestServe_Questions(t *testing.T) {
 	nc := natstest.StartParallel(t).Connect()
@@ -237,7 +237,7 @@ func TestServe_Questions(t *testing.T) {
 	b := New(nc, "two", func() Holding { return holds() }, nil)
 	sweep := func() Answer {
 		answers, err := b.Ask(t.Context(), Question{About: Sweep}, all)
-		for errors.As(err, new(*Lacking)) { // it did not hear in time who holds them
+		for errors.As(err, new(*Lacking)) { // it did not learn the holders in time
 			answers, err = b.Ask(t.Context(), Question{About: Sweep}, all)
 		}
 		if err != nil || len(answers) != 1 {

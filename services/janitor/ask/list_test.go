@@ -27,7 +27,7 @@ func many(n int) ([]session.Record, map[string]ledger.Retained) {
 		if i%10 > 0 {
 			rec := session.New(name, "", nil, midday)
 			records = append(records, rec)
-			if i%10 == 1 { // what is left of an earlier life
+			if i%10 == 1 { // events of an earlier life
 				inLog[life] = ledger.Retained{Events: 1000, Bytes: 1000, Newest: midday.Unix()}
 			}
 			life = event.LifeKey(name, rec.Life)

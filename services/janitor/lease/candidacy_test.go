@@ -30,7 +30,7 @@ func TestCandidacy(t *testing.T) {
 		heard   Instant
 		link    uint64
 		acting  bool
-		replace uint64        // what the next write replaces
+		replace uint64        // the revision that the next write replaces
 		wait    time.Duration // until then
 	}{
 		{"it is free", &candidacy{id: me, lease: testLease}, outcome{result: written, revision: 3}, moment(0), moment(0), 1, true, 3, testLease / renewShare},
@@ -99,7 +99,7 @@ type member struct {
 	slept     bool
 	connected bool   // as the server has it
 	link      uint64 // the server's number of the connection
-	seen      uint64 // what the janitor knows of it
+	seen      uint64 // the number as the janitor knows it
 	ask       *asked
 }
 
@@ -133,7 +133,7 @@ func (l *leaseModel) pass(d time.Duration) {
 	}
 }
 
-// serve does what a janitor has asked for.
+// serve does the write of a janitor.
 func (l *leaseModel) serve(m *member) {
 	a := m.ask
 	if a == nil || a.done || a.link != m.link || !m.connected {
@@ -158,7 +158,7 @@ func (l *leaseModel) serve(m *member) {
 	}
 }
 
-// step lets a janitor do what is due.
+// step lets a janitor do the next step that is due.
 func (m *member) step() {
 	if m.asleep || m.ask != nil || m.due(m.clock()) > 0 {
 		return
@@ -240,7 +240,7 @@ func TestLease_OneHolder(t *testing.T) {
 			actions[rapid.SampledFrom(often).Draw(t, "action")](t)
 			l.check(t)
 		}
-		// All is well from now on: somebody holds the lease within three times its length.
+		// All is well from now on: some janitor holds the lease within three times its length.
 		for _, m := range l.members {
 			m.asleep = false
 			if !m.connected {

@@ -84,7 +84,7 @@ func TestLeases_DoWithoutTerm(t *testing.T) {
 	}
 }
 
-// What a janitor has heard of its own lease before the term begins is not another one's.
+// A lease of its own that a janitor learns of before the term begins is not another one's.
 func TestHolders_HeardBeforeTheTerm(t *testing.T) {
 	s := must.Value(New(time.Minute, natstest.StartParallel(t).Connect(), 2, 1, time.Now, slog.New(slog.DiscardHandler)))(t)
 	s.sharing.held(0, s.id, s.now())
@@ -94,7 +94,7 @@ func TestHolders_HeardBeforeTheTerm(t *testing.T) {
 	}
 }
 
-// A janitor that gets no answers, while what it sends arrives, keeps neither partitions nor a share
+// A janitor that gets no answers, while its requests arrive, keeps neither partitions nor a share
 // of them from the others.
 func TestLeases_AnswersAreLost(t *testing.T) {
 	natstest.InVirtualTime(t, func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// shared is a model of janitors that share partitions: the leases are a table, and everything that
-// is written to the bucket is heard by all at once.
+// shared is a model of janitors that share partitions: the leases are a table, and all receive every
+// write to the bucket at once.
 type shared struct {
 	now     time.Duration
 	holders []string
@@ -63,7 +63,7 @@ func (m *shared) round() {
 	for p := range m.holders {
 		for _, id := range m.ids() {
 			if by := m.holders[p]; (by == "" || m.all[by] == nil) && m.all[id].wants(p, m.count(id), now) {
-				m.holders[p] = id // of one that has gone the lease is over, or will be
+				m.holders[p] = id // the lease of a stopped one is over, or will be
 			}
 		}
 	}
@@ -76,7 +76,7 @@ func (m *shared) join(t *rapid.T) {
 	m.all[id] = &s
 }
 
-// Whichever janitors come and go, all partitions have one soon, and all janitors have about as many.
+// Whichever janitors start and stop, all partitions have one soon, and all janitors have about as many.
 func TestSharing_Converges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		partitions := rapid.IntRange(1, 20).Draw(t, "partitions")
@@ -93,7 +93,7 @@ func TestSharing_Converges(t *testing.T) {
 				m.round()
 			}
 		}
-		for range 5 * waitShare { // until all that has gone is forgotten, and all that is new has settled
+		for range 5 * waitShare { // until stopped janitors are forgotten, and new ones have settled
 			m.round()
 		}
 		for range partitions {

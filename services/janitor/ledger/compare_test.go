@@ -11,7 +11,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// replica returns a partition of which some entries are lost, and what its state and files say.
+// replica returns a partition that has lost some entries, its state, and its sequences without an entry.
 func replica(m *model, lost []uint64) (r *model, state eventlog.State, absent []uint64) {
 	damaged := *m
 	for _, seq := range lost {
@@ -36,7 +36,7 @@ func lose(t *rapid.T, m *model, label string) (lost []uint64) {
 	return lost
 }
 
-// A leader has everything that the ledger has, or lacks some of it that nothing explains, whatever
+// A leader has all entries of the ledger, or lacks some of them that nothing explains, whatever
 // is stored, announced and deleted while it is asked.
 func TestLedger_ComparedWithItsLeader(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -63,7 +63,7 @@ func TestLedger_ComparedWithItsLeader(t *testing.T) {
 					same = false
 				case 5:
 					m.catchUp()
-				case 6: // of somebody who did not know of those events
+				case 6: // a trim of a janitor that did not know of those events
 					if all := log.history[place{"s", "", "x"}]; len(all) > 0 {
 						log.store(eventlog.Entry{Subject: event.Subject{Session: "s", Stream: "x", Kind: event.Trim}, Trim: &eventlog.Trim{Session: "s", Stream: "x", UpTo: all[len(all)-1]}})
 					}
@@ -77,7 +77,7 @@ func TestLedger_ComparedWithItsLeader(t *testing.T) {
 			steps("before")
 		}
 		m.catchUp()
-		m.delete(t, 1000, true) // what was not heard of before, too
+		m.delete(t, 1000, true) // also the entries that were unknown before
 		m.catchUp()
 		m.sweep(9)
 		m.catchUp()
@@ -106,7 +106,7 @@ func TestLedger_ComparedWithItsLeader(t *testing.T) {
 		named := func(seq uint64) bool {
 			return slices.ContainsFunc(log.trims, func(t eventlog.Trim) bool { return contains(t.Listed, seq) })
 		}
-		// What is announced and both lack at different places the number does not tell: for that there is the list.
+		// Announced entries that the two lack at different sequences do not show in the number, only in the list.
 		if whole && !slices.ContainsFunc(read, named) && slices.ContainsFunc(lost, func(seq uint64) bool { return seq >= m.ledger.first && !slices.Contains(read, seq) }) {
 			t.Fatalf("the leader has lost %v, the ledger lacks %v, and the leader has everything", lost, read)
 		}

@@ -44,7 +44,7 @@ func TestStretches(t *testing.T) {
 	}
 }
 
-// They are few, whatever is stored, and an entry with an odd time makes nothing older.
+// Stretches are few, whatever is stored, and an entry with an odd time makes no other older.
 func TestStretches_AreBounded(t *testing.T) {
 	s := &stretches{Step: Step{age: time.Millisecond, bytes: 1}}
 	for i := range 3 * maxStretches {
@@ -115,7 +115,7 @@ func TestFloor_Target(t *testing.T) {
 	}
 }
 
-// What of a log has to stay, and what is to be copied.
+// The entries of a log that have to stay, and those that are to be copied.
 func TestFloor_LiveEntries(t *testing.T) {
 	const ttl = time.Hour
 	type stored struct {
@@ -130,7 +130,7 @@ func TestFloor_LiveEntries(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		entries []stored
-		life    string        // what the opening says; empty: it was not read
+		life    string        // that the opening names; empty: it was not read
 		after   time.Duration // since the last entry was stored
 		record  session.Record
 		want    []uint64
@@ -293,8 +293,8 @@ func TestSurvivors_FloorBeforeTheCopy(t *testing.T) {
 	}
 }
 
-// A ledger that began in the middle of a partition claims of a stream what it, or a copy of the
-// birth, has seen without a break.
+// A ledger that began in the middle of a partition claims to know only those events of a stream that it, or a
+// copy of the birth, has seen without a break.
 func TestSurvivors_Knows(t *testing.T) {
 	for name, test := range map[string]struct {
 		first uint64
@@ -335,8 +335,8 @@ func forgettable(l *Ledger, now time.Time) []Announcement {
 	return slices.Concat(Survivors{Ledger: l, Now: now, TTL: always(0), Registry: noRegistry}.Forgettable(false)...)
 }
 
-// The opening of a life goes first, and everything else once it is deleted: at no time is there
-// an opening without the seal and the end that go with it.
+// The opening of a life is deleted first, and all other entries after it: at no time does the log have
+// an opening without its seal and end.
 func TestForget_OpeningGoesFirst(t *testing.T) {
 	m := newModel()
 	m.open("s") // 1

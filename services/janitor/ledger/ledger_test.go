@@ -12,7 +12,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// rebuilt returns a ledger that began on what is left of a log.
+// rebuilt returns a ledger that began on the remaining entries of a log.
 func rebuilt(m *model) *Ledger {
 	l := New()
 	l.Begin(m.state())
@@ -132,8 +132,8 @@ func TestLedger_ComparedWithTheLogAfterARestart(t *testing.T) {
 	}
 }
 
-// What a trim covers and does not name stays in the log until the floor passes it: to delete
-// it would leave a hole that nothing explains.
+// Entries that a trim covers and does not name stay in the log until the floor passes them: to delete
+// them would leave a hole that nothing explains.
 func TestLedger_Trim(t *testing.T) {
 	m := newModel()
 	for range 6 {
@@ -259,7 +259,7 @@ func TestLedger_ControlEntries(t *testing.T) {
 	}
 }
 
-// A birth that was written again says what the floor has passed.
+// A birth that was written again covers the events that the floor has passed.
 func TestLedger_CopyOfABirth(t *testing.T) {
 	m := newModel()
 	at := place{"s", "x", "a"}
@@ -284,7 +284,7 @@ func TestLedger_CopyOfABirth(t *testing.T) {
 	}
 }
 
-// No clock but the server's says how old something is.
+// The age of an entry is by the server's clock alone.
 func TestLedger_Clock(t *testing.T) {
 	l := New()
 	if got := l.Clock(noon); !got.Equal(noon) {
@@ -323,7 +323,7 @@ func TestLedger_GoesPastWhatTheTailWillNeverBring(t *testing.T) {
 	}
 }
 
-// The floor passes a tail that is behind: what it has taken there the ledger has not seen, neither the event
+// The floor passes a tail that is behind: the ledger has not seen the entries that it removes there, neither the event
 // that was stored while the stream's birth was copied nor when it was.
 func TestLedger_FloorPassesTheTail(t *testing.T) {
 	for name, hears := range map[string]func(l *Ledger, m *model){
@@ -372,8 +372,8 @@ func TestLedger_FloorPassesTheTail(t *testing.T) {
 	}
 }
 
-// A look in the middle of a rebuild says nothing when something is missed later, and neither does
-// one by a leader that knows less than the tail has brought.
+// A look in the middle of a rebuild is ignored when an entry is missed later, and so is one at a
+// leader that has fewer entries than the tail has brought.
 func TestLedger_LookThatIsTooEarly(t *testing.T) {
 	m := newModel()
 	for range 9 {
@@ -453,7 +453,7 @@ func fill(l *Ledger, streams, events int) {
 	}
 }
 
-// With its name and its place in the map a stream of which nothing is retained takes some 140 B.
+// With its name and its place in the map a stream without retained events takes some 140 B.
 func TestMemory_PerStream(t *testing.T) {
 	if got := unsafe.Sizeof(stream{}); got > 96 {
 		t.Errorf("%d B", got)
@@ -465,7 +465,7 @@ func BenchmarkApply(b *testing.B) {
 	fill(New(), 100, b.N/100+1)
 }
 
-// The floor passes the trims of a life, one for each of its streams: what one costs does not depend on how
+// The floor passes the trims of a life, one for each of its streams: the cost of one does not depend on how
 // many there are.
 func BenchmarkAdvance_Trims(b *testing.B) {
 	for _, streams := range []int{1_000, 16_000} {
@@ -492,7 +492,7 @@ func BenchmarkAdvance_Trims(b *testing.B) {
 	}
 }
 
-// A janitor that starts on an idle log knows how old its entries are by what the server says.
+// A janitor that starts on an idle log knows how old its entries are by the server's clock.
 func TestLedger_ClockOfAnIdleLog(t *testing.T) {
 	m := newModel()
 	m.publish("s", "a", false)
@@ -535,7 +535,7 @@ func TestLedger_ClockOfAnIdleLog(t *testing.T) {
 	}
 }
 
-// An entry that the ledger waits for may be lost with its server. A janitor that went on waiting
+// An entry that the ledger waits for may be lost with its server. A janitor that continued to wait
 // would make no room in a full partition.
 func TestLedger_WaitsForNothingThatIsLost(t *testing.T) {
 	m := newModel()

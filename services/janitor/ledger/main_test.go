@@ -10,7 +10,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Rare interleavings are what the property tests are about; a given flag wins.
+	// The property tests look for rare interleavings; a given flag wins.
 	_ = flag.Set("rapid.checks", "1500") // it exists: rapid is imported
 	os.Exit(m.Run())
 }

@@ -9,7 +9,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// What a ledger may take, in bytes: an event lies in 16, and a list that grows has
+// The memory that a ledger may take, in bytes: an event lies in 16, and a list that grows has
 // room for as much again.
 const (
 	eventBytes  = 32
@@ -25,7 +25,7 @@ func inUse() int64 {
 }
 
 // crowd makes ledgers, as many as there are partitions, of interleaved streams, and
-// returns them with what they take.
+// returns them with the bytes that they take.
 func crowd(sessions, streams, events int) ([]*Ledger, int64) {
 	const partitions = 16
 	at := make([]event.Subject, streams)
@@ -62,7 +62,7 @@ func TestMemory_Ledger(t *testing.T) {
 	}
 }
 
-// What is announced takes no more than what is retained.
+// Announced events take no more memory than retained ones.
 func TestMemory_Announcements(t *testing.T) {
 	const streams, events = 10_000, 650_000
 	before := inUse()
@@ -88,7 +88,7 @@ func TestMemory_Announcements(t *testing.T) {
 	runtime.KeepAlive(ledgers)
 }
 
-// What has expired is not held, whether all of it went at once or one by one.
+// Expired events take no memory, whether they expired all at once or one by one.
 func TestMemory_AfterRemoval(t *testing.T) {
 	const streams, events, kept = 100, 2000, 30
 	for name, step := range map[string]uint64{"at once": (events - kept) * streams, "one by one": streams} {

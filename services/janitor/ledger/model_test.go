@@ -22,7 +22,7 @@ func noRegistry(string) (session.Record, bool) { return session.Record{}, false 
 // place is a stream of a life.
 type place struct{ session, life, stream string }
 
-// model is a log as JetStream keeps it: one partition, of which nothing goes by itself.
+// model is a log as JetStream keeps it: one partition, which removes nothing by itself.
 type model struct {
 	now     time.Time // by the server's clock
 	last    uint64
@@ -225,9 +225,9 @@ func (m *model) checkDelete(t *rapid.T, seq uint64, settled time.Duration) {
 	}
 }
 
-// checkFloor checks what is left after the floor has moved: everything that is younger than
-// the maximum age, what was copied a moment ago, and what says that lives, streams and ends are
-// there.
+// checkFloor checks the remaining entries after the floor has moved: all that are younger than
+// the maximum age, those that were copied a moment ago, and the control entries of lives, streams
+// and ends.
 func (m *model) checkFloor(t *rapid.T, before []eventlog.Entry, r Rules, ttl time.Duration) {
 	for _, e := range before {
 		if e.Sequence >= m.first {

@@ -50,7 +50,7 @@ func drawView(t *rapid.T) LifeView {
 	return v
 }
 
-// plain is what the policy says of a view, said in a plainer way.
+// plain computes the removals of the policy for a view in a plainer way.
 type plain struct {
 	view  LifeView
 	lim   Limits
@@ -76,7 +76,7 @@ func (p *plain) all() (left []entry) {
 	return left
 }
 
-// within reports whether what is left is within the limits of events and bytes.
+// within reports whether the remaining events are within the limits of events and bytes.
 func (p *plain) within() bool {
 	bytes := int64(0)
 	for _, e := range p.all() {
@@ -103,7 +103,7 @@ func (p *plain) markers() {
 	}
 }
 
-// next returns the event that goes next: of the stream that was finished first, long
+// next returns the event to remove next: of the stream that was finished first, long
 // enough ago, or else the oldest.
 func (p *plain) next() uint64 {
 	best, found := streamView{}, false
@@ -169,7 +169,7 @@ func (p *plain) run() {
 	}
 }
 
-// What goes is what a plainer policy says: so a session within its limits is left
+// The policy removes the same events as a plainer one: so a session within its limits is left
 // alone, one that is not gets to within them and not one event further, each stream
 // loses its oldest events, and the order of the streams makes no difference.
 func TestPolicy_Exact(t *testing.T) {
@@ -197,7 +197,7 @@ func TestPolicy_Exact(t *testing.T) {
 	})
 }
 
-// applied returns the events that go, each with the cause, and checks that at every
+// applied returns the removed events, each with the cause, and checks that at every
 // step it is the oldest of its stream.
 func applied(t *rapid.T, v LifeView, removals []Removal) map[uint64]Cause {
 	left := map[string][]entry{}

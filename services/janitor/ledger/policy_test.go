@@ -34,7 +34,7 @@ func at(age time.Duration, seq uint64) marker { return marker{seq, seq, noon.Add
 // allOf returns the state of a life with control entries.
 func allOf(m markers) LifeState { return LifeState{markers: &m} }
 
-// The rest of what limits and clears take is compared with a plainer policy in TestPolicy_Exact.
+// All other removals by limits and clears are compared with a plainer policy in TestPolicy_Exact.
 func TestPolicy(t *testing.T) {
 	const key = "s x"
 	off := Limits{MaxPerStream: -1, MaxEvents: -1, MaxBytes: -1, MaxStreams: -1, ClosedGrace: 5 * time.Minute}

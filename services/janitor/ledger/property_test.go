@@ -32,7 +32,7 @@ type machine struct {
 
 const never = ^uint64(0)
 
-// newMachine starts a janitor, which knows nothing.
+// newMachine starts a janitor with an empty ledger.
 func newMachine(t *rapid.T, log *model, lim Limits, r Rules, ttl time.Duration) *machine {
 	m := &machine{log: log, ledger: New(), limits: lim, rules: r, ttl: ttl}
 	m.skew = time.Duration(rapid.IntRange(-3, 3).Draw(t, "hours off")) * time.Hour
@@ -83,14 +83,14 @@ func (m *machine) catchUp() {
 	m.ledger.Advance(m.log.first, m.log.last)
 	for m.fetch() || m.handle() {
 	}
-	m.ledger.Reach(m.log.last, m.now()) // what was deleted there the tail does not tell
+	m.ledger.Reach(m.log.last, m.now()) // the tail does not bring the entries that were deleted there
 	m.sent = m.log.last
 	if m.ledger.WantsLook() {
 		m.ledger.Looked(m.ledger.Through, m.log.state())
 	}
 }
 
-// sweep announces what the policy says, up to n trims, as a janitor that dies then.
+// sweep announces the removals of the policy, up to n trims, as a janitor that dies then.
 func (m *machine) sweep(n int) {
 	l := m.ledger
 	if !l.Complete || l.Through < l.Required {
@@ -108,7 +108,7 @@ func (m *machine) sweep(n int) {
 	}
 }
 
-// forget announces what is forgotten, up to n trims, as a janitor that dies then.
+// forget announces the entries of forgotten lives, up to n trims, as a janitor that dies then.
 func (m *machine) forget(n int) {
 	m.catchUp()
 	if m.ledger.Through < m.ledger.Required {
@@ -275,8 +275,8 @@ func (m *machine) checkWhole(t *rapid.T, events int) {
 }
 
 // After any history of publishes, trims and floors, with janitors that start, stop, take over
-// and die between any two steps, every ledger is the log, nothing in it is unexplained, and the
-// log has what it has to have.
+// and die between any two steps, every ledger is the log, every hole in it is explained, and the
+// log has all entries that must stay.
 func TestLedger_IsTheLog(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		log := newModel()

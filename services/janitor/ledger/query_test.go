@@ -11,8 +11,8 @@ import (
 	"rejoin/shared/session"
 )
 
-// A stream of an MCP call has no birth. When the floor has passed its events, nothing of it is
-// in the log any more.
+// A stream of an MCP call has no birth. When the floor has passed its events, the log has no entry of
+// it any more.
 func TestLedger_SessionWasUsed(t *testing.T) {
 	l := New()
 	opened := func(name string, seq uint64, again bool) {
@@ -54,8 +54,8 @@ func TestLedger_NewestEventAt(t *testing.T) {
 	}
 }
 
-// What the ledger has of a life goes with its last entry but the opening. When its last event was
-// stored is known on, and says nothing of the other sessions.
+// The ledger forgets a life with its last entry but the opening. It still knows when the life's last event was
+// stored, which does not concern other sessions.
 func TestLedger_NewestEventAtOfExpired(t *testing.T) {
 	l := New()
 	l.Reach(0, noon)
@@ -77,7 +77,7 @@ func TestLedger_NewestEventAtOfExpired(t *testing.T) {
 	}
 }
 
-func TestNewest_ManyStreams(t *testing.T) { // not in parallel: it counts what the process allocates
+func TestNewest_ManyStreams(t *testing.T) { // not in parallel: it counts the allocations of the process
 	l := New()
 	const streams, events, limit = 100, 30, 7
 	fill(l, streams, events)
