@@ -37,7 +37,7 @@ type result struct {
 // batch stores the messages of one request in their order, as a series of the log.
 // Acknowledgements are pipelined:
 //
-//	source ──▶ read: check, begin ──▶ pending ──▶ settle: wait, report, in order
+//	source ──▶ read: check, begin ──▶ pending ──▶ await: wait, report, in order
 //
 // At the first trouble that is not the message's own nothing more is begun: later
 // messages would only overtake it.
@@ -96,7 +96,7 @@ type stop struct {
 	eof     bool // there are no more messages
 }
 
-// run returns where the batch stopped, or nil when it came to its end. It reports the
+// run returns where the batch stopped, or nil when it is complete. It reports the
 // results of all messages before in order, from a goroutine of its own.
 func (b *batch) run() *stop {
 	b.pending = make(chan *pendingMessage, batchAhead)
@@ -116,7 +116,7 @@ func (b *batch) run() *stop {
 	switch {
 	case first != nil && first.fenced:
 		return first
-	case first != nil && end.problem == nil: // also when it came to its end
+	case first != nil && end.problem == nil: // also when read has reached the end
 		end.problem = first.problem
 	case end.eof:
 		return nil
@@ -161,7 +161,7 @@ func (b *batch) read() *stop {
 		if err != nil {
 			b.memory.Give(b.client, e.Held)
 			if errors.Is(err, errHalted) {
-				return cmp.Or(b.ended(index), &stop{index: index}) // the trouble may not be told yet
+				return cmp.Or(b.ended(index), &stop{index: index}) // await may not have reported the trouble yet
 			}
 			if p := problem.Of(err); stops(p) {
 				return &stop{index: index, problem: p}

@@ -33,14 +33,14 @@ type Config struct {
 	// MaxPublishRate bounds the messages of a publisher over HTTP, which is a token's
 	// subject, or without access control a client address; MaxSessionPublishRate those
 	// of a session, over NATS as well. Both are messages a second at this ingest; those
-	// of ten seconds may come at once. A message over the limit is answered 429, a batch
+	// of ten seconds may be sent at once. A message over the limit is answered 429, a batch
 	// is slowed down. 0 and -1: no limit. Default: 0.
 	MaxPublishRate        int `default:"0" help:"Messages per second from one token subject (without access control: from one client address; IPv6: one /64 network) over HTTP, at this ingest; bursts of ten seconds' worth are allowed; 0 or -1 for unlimited." placeholder:"N"`
 	MaxSessionPublishRate int `default:"0" help:"Messages per second to one session, at this ingest; bursts of ten seconds' worth are allowed; 0 or -1 for unlimited." placeholder:"N"`
 
 	// MaxSessionRate bounds the new sessions, changes of members and closes of streams of a client over HTTP,
 	// by token or address as MaxPublishRate, all of them together in a second at this ingest; those of ten
-	// seconds may come at once. One more is answered 429. 0 and -1: no limit. Default: 100.
+	// seconds may be sent at once. One more is answered 429. 0 and -1: no limit. Default: 100.
 	MaxSessionRate int `default:"100" help:"New sessions, changes of members and closes of streams per second from one token subject (without access control: from one client address; IPv6: one /64 network) over HTTP, at this ingest; bursts of ten seconds' worth are allowed; 0 or -1 for unlimited." placeholder:"N"`
 
 	// Messages says what a message may be: [MessagesAny] JSON value, or one JSON-RPC 2.0 message

@@ -199,7 +199,7 @@ func (s *Service) takeShared(ctx context.Context, client string, patience time.D
 	return nil
 }
 
-// releaseSlot ends what send began.
+// releaseSlot cancels the context of send and gives its slot back.
 func (u *inFlight) releaseSlot() {
 	u.cancel()
 	u.service.publishes.Give(u.message.sharer(), 1)

@@ -100,7 +100,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return err
 }
 
-// ProgramConfig holds the flags of the program that runs nothing but ingest.
+// ProgramConfig holds the flags of the program that runs only ingest.
 type ProgramConfig struct {
 	daemon.Config
 	Backend  backend.Config          `embed:""`

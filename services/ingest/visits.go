@@ -40,7 +40,7 @@ type lanes struct {
 	waiting map[string][]func()
 }
 
-// do has run called as soon as everything before it has returned. It does not wait for that.
+// do has run called as soon as all functions before it have returned. It does not wait for that.
 func (l *lanes) do(session string, run func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -37,7 +37,7 @@ func newEdges(nc *nats.Conn) *edges {
 	return &edges{nc: nc, asking: make(chan struct{}, maxAsking), within: answerWithin, heard: map[string]time.Time{}}
 }
 
-// edgesInfo counts the edges that an answer is of.
+// edgesInfo counts the edges that have answered, and those that have not.
 type edgesInfo struct {
 	Answered int `json:"answered"`
 	// Silent are those that did answer within two minutes, and have not now.

@@ -26,7 +26,7 @@ type sessionList struct {
 	Total int `json:"total"`
 	// Next is the value of after for the next page; absent on the last one.
 	Next string `json:"next,omitempty"`
-	// Edges are those that the numbers of clients are of; absent unless asked for.
+	// Edges counts the edges that were asked for the numbers of clients; absent unless these are requested.
 	Edges *edgesInfo `json:"edges,omitempty"`
 }
 

@@ -38,7 +38,7 @@ type connectionInfo struct {
 // timeline is the body of GET /v1/sessions/{session}/timeline.
 type timeline struct {
 	Edges edgesInfo `json:"edges"`
-	// Since is from when on the edges remember everything; absent when there are none.
+	// Since is from when on the edges remember all happenings; absent when there are none.
 	Since      time.Time       `json:"since,omitzero"`
 	Total      int             `json:"total"` // happenings that the edges remember
 	Happenings []happeningInfo `json:"happenings"`
@@ -59,7 +59,7 @@ type happeningInfo struct {
 // gapList is the body of GET /v1/gaps.
 type gapList struct {
 	Edges edgesInfo `json:"edges"`
-	// Since is from when on these are all: an hour ago, or later.
+	// Since is from when on the list is complete: an hour ago, or later.
 	Since time.Time `json:"since,omitzero"`
 	// Clients are all event streams and polls of all edges.
 	Clients int             `json:"clients"`
@@ -146,7 +146,7 @@ func (h happeningInfo) at(session string) ask.Cursor {
 }
 
 // merge returns the newest happenings of all edges, how many there are, and from when on
-// all of the edges remember everything.
+// all edges remember all of them.
 func merge(answers []inspect.Answer, limit int) (newest []happeningInfo, total int, since time.Time) {
 	newest = []happeningInfo{}
 	for _, a := range answers {

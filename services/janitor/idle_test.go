@@ -287,7 +287,7 @@ func (c *aheadClock) ofLedgers(s *Service) {
 	}
 }
 
-// awaitRound waits until the round that is under way has come to its end: the next one looks at the
+// awaitRound waits until the round that is under way has ended: the next one looks at the
 // clock.
 func (c *aheadClock) awaitRound(t *testing.T) {
 	t.Helper()

@@ -47,7 +47,7 @@ import (
 //	   ├──▶ asker         one, with 4 more and one for each of 4 sweeps: answers other janitors
 //	   ├──▶ generations   one: a generation for the server that is connected,
 //	   │                  at once, or for those of a cluster; waits for nothing else
-//	   ├──▶ sweeper       one: announces what the policy removes, with up to 16 more;
+//	   ├──▶ sweeper       one: announces the removals of the policy, with up to 16 more;
 //	   │                  copies control entries, with up to 64 more, and moves the floors
 //	   ├──▶ deleter       one: deletes announced entries, with up to 16 more
 //	   ├──▶ registrar     one: duties in the session registry

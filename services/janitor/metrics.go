@@ -26,7 +26,7 @@ type metrics struct {
 }
 
 // newMetrics registers the service's metrics. The gauges are read from the ledgers
-// when they are asked for.
+// when they are collected.
 func newMetrics(registerer prometheus.Registerer, partitions []*follow.Partition, actingFor func() []*follow.Partition) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return metric.Counter(registerer, "rejoin_janitor_"+name, help)

@@ -18,7 +18,7 @@ import (
 const (
 	// copiesAtOnce is how many control entries are written again at a time.
 	copiesAtOnce = 64
-	// maxCopies is how many are written again in one go.
+	// maxCopies is how many are written again in one round.
 	maxCopies = 16 * copiesAtOnce
 	// maxCopyRounds bounds the copies that one sweep makes of a partition.
 	maxCopyRounds = 8

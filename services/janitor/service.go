@@ -129,7 +129,7 @@ func (s *Service) complete() error {
 	return nil
 }
 
-// incomplete returns an error that names a partition whose ledger or records this janitor has not completely.
+// incomplete returns an error that names a partition whose whole ledger and records this janitor does not have.
 func (s *Service) incomplete(partitions []int) error {
 	for _, p := range partitions {
 		if !s.hasAll(s.partitions[p]) {
@@ -178,7 +178,7 @@ func (s *Service) Run(ctx context.Context) error {
 }
 
 // actsWithRecords reports whether this janitor acts for a partition, and has the records of its
-// sessions: without them it would not know what limits they ask for.
+// sessions: without them it would not know the limits that they ask for.
 func (s *Service) actsWithRecords(p int) bool { return s.leases.Acts(p) && s.backend.Sessions.Has(p) }
 
 // do is [lease.Leases.Do] for tasks that need the records of the sessions: without them it does nothing.
@@ -216,7 +216,7 @@ func (s *Service) keepRecords(ctx context.Context) {
 	}
 }
 
-// keepBuckets creates missing buckets of MCP again, which were lost with the disk of NATS, say, until ctx ends.
+// keepBuckets creates buckets of MCP again that were lost, as with the disk of NATS, until ctx ends.
 func (s *Service) keepBuckets(ctx context.Context) {
 	for natsconn.Pause(ctx, max(s.cfg.Interval, time.Second)) {
 		if err := rpc.CreateBuckets(ctx, s.backend.Conn, s.backend.Log.Settings().Replicas); err != nil {
@@ -239,7 +239,7 @@ func (s *Service) act(ctx context.Context, p int) error {
 	return s.setter.run(ctx, p)
 }
 
-// ProgramConfig holds the flags of the program that runs nothing but the janitor.
+// ProgramConfig holds the flags of the program that runs only the janitor.
 type ProgramConfig struct {
 	daemon.Config
 	Backend backend.Config          `embed:""`

@@ -65,7 +65,7 @@ func TestLimits_ChangeAtNextSweep(t *testing.T) {
 	r.partitions[0].With(func(l *ledger.Ledger) { restarts = l.Restarts })
 	for _, step := range []struct {
 		change func(*eventlog.Settings)
-		quiet  int // how many are gone
+		quiet  int // how many are removed
 		full   int
 	}{
 		{perStream(6), 0, 5},

@@ -51,7 +51,7 @@ type array struct {
 	envelopes bool
 }
 
-// Arrays reads JSON arrays. Each is checked as a whole before anything of it is stored.
+// Arrays reads JSON arrays. Each is checked as a whole before any element of it is stored.
 type Arrays struct {
 	long chan struct{} // a token for each array of more than shortArray bytes that is being checked
 }
@@ -151,7 +151,7 @@ func (l *Lines) letGo() {
 	l.held = 0
 }
 
-// line returns a copy of the next line. Of one that is too long it holds nothing.
+// line returns a copy of the next line. It holds no part of a line that is too long.
 func (l *Lines) line() ([]byte, error) {
 	var line []byte
 	tooLong := false

@@ -235,7 +235,7 @@ type Endings struct{ known *lru.Cache[ending, struct{}] }
 
 type ending struct{ session, life, stream string }
 
-// NewEndings returns endings of which none is known.
+// NewEndings returns empty endings.
 func NewEndings() Endings {
 	cache, _ := lru.New[ending, struct{}](maxEndings) // fails only without a size
 	return Endings{cache}

@@ -103,7 +103,7 @@ func (a *Asker) holders(ctx context.Context, partitions []int) (map[string][]int
 			holders[p] = cmp.Or(holders[p], h.Janitor)
 		}
 	}
-	complete := func() bool { // nothing is gained by waiting
+	complete := func() bool { // more waiting finds no other holder
 		return !slices.ContainsFunc(partitions, func(p int) bool { _, held := holders[p]; return !held })
 	}
 	connected := true
@@ -126,7 +126,7 @@ func (a *Asker) holders(ctx context.Context, partitions []int) (map[string][]int
 		}
 		select {
 		case <-ctx.Done():
-		case <-over: // there are no responders, which NATS says at once
+		case <-over: // there are no responders, which NATS reports at once
 		}
 	}
 	of, lacking := map[string][]int{}, &Lacking{Disconnected: !connected}

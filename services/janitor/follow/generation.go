@@ -53,9 +53,9 @@ func (g *Generations) Wake() { Ring(g.wake) }
 
 // Run makes sure, from the beginning of a term, that the partition has a
 // generation for the servers that hold it. Publishing and tails wait up to 3 s for it after
-// a start of the server that they are connected to, so it waits for nothing itself. A term
-// ends with its connection, and so for a server that is alone it need be done only once, unless a backup is restored
-// meanwhile.
+// a start of the server that they are connected to, so Run waits for nothing itself. A term
+// ends with its connection, and so for a server that is alone a generation is begun only once, unless a backup is
+// restored meanwhile.
 func (g *Generations) Run(ctx context.Context) {
 	complained := false
 	for {

@@ -85,7 +85,7 @@ func TestPartition_GenerationBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// A partition counts as checked once the ledger has read what was stored while its tail was interrupted.
+// A partition counts as checked once the ledger has read the entries that were stored while its tail was interrupted.
 func TestPartition_CheckedWhenAllIsRead(t *testing.T) {
 	l := create(t)
 	ctx, p := waittest.Context(t), New(0, l, nil, slog.New(slog.DiscardHandler))

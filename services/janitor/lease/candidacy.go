@@ -55,7 +55,7 @@ const (
 	unknown        // no answer, or one that does not tell
 )
 
-// outcome is the outcome of a write.
+// outcome is the answer to a write.
 type outcome struct {
 	result   result
 	revision uint64 // the one written, or the existing one

@@ -48,7 +48,7 @@ func (s LoggedSession) Events() bool {
 	return slices.ContainsFunc(s.Lives, func(l LoggedLife) bool { return l.Events })
 }
 
-// Unused reports whether nothing was ever stored in the session but its opening, for certain.
+// Unused reports whether the session has surely never had an entry but its opening.
 func (s LoggedSession) Unused() bool {
 	return len(s.Lives) == 0 && s.Opening.Whole && !s.Opening.Used
 }
@@ -71,7 +71,7 @@ func (s LoggedSession) disagrees(rec session.Record) bool {
 		return false
 	case rec.Revision == 0, rec.State == session.Closed && !own.sealed:
 		return true
-	case s.Opening.changes != rec.Changes: // of the members, or it is another life's
+	case s.Opening.changes != rec.Changes: // of members or metadata, or it is another life's
 		return true
 	case s.Opening.Known:
 		return s.Opening.Life != rec.Life

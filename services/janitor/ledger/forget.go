@@ -25,7 +25,7 @@ func (k Survivors) Forgettable(byAge bool) (lives [][]Announcement) {
 		switch o := k.openings[a.Session]; {
 		case o == nil, o.Known && o.Life != a.Life:
 			rest[a] = true
-		case o.Known: // else the registrar asks whose it is
+		case o.Known: // else the registrar reads its life first
 			openings[o] = a
 		}
 	}

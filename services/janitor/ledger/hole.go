@@ -9,9 +9,9 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// holes are the sequences that the tail went past without an entry and that nothing explains
-// yet: no trim has named them, and the floor has not passed them. Trims lie after what they
-// remove, so a ledger that begins on an existing log goes past many holes that are explained
+// holes are the sequences that the tail passed without an entry and that nothing explains
+// yet: no trim has named them, and the floor has not passed them. Trims lie after the entries that
+// they remove, so a ledger that begins on an existing log passes many holes that are explained
 // later.
 type holes struct {
 	blocks []holeBlock // in order
@@ -174,7 +174,7 @@ func (l *Ledger) beginAt(first uint64) {
 // WantsLook reports whether a look at the server is needed.
 func (l *Ledger) WantsLook() bool { return l.Complete && l.holes.n > 0 && l.look == nil }
 
-// Exact reports whether the ledger is complete and everything that is missing is explained,
+// Exact reports whether the ledger is complete and every missing sequence is explained,
 // or known to be damage.
 func (l *Ledger) Exact() bool { return l.Complete && l.holes.n == 0 }
 

@@ -247,8 +247,8 @@ func (l *Ledger) Advance(first, last uint64) {
 // pruneEvery is how often prune looks at all streams at most.
 const pruneEvery = time.Second
 
-// Prune brings all streams up to first, so that the totals are right, and forgets those of
-// which nothing is in the log.
+// Prune brings all streams up to first, so that the totals are right, and forgets those that
+// have no entries in the log.
 func (l *Ledger) Prune(now time.Time) {
 	if l.pruned != l.first && now.Sub(l.prunedAt) >= pruneEvery {
 		l.prunedAt = now
@@ -284,7 +284,7 @@ func (l *Ledger) expire(a *Account, s *stream) {
 	}
 }
 
-// tidy forgets a stream, or a life when there is none, if nothing of it is in the log.
+// tidy forgets a stream, or a life when there is none, if it has no entries in the log.
 func (l *Ledger) tidy(a *Account, s *stream) {
 	switch {
 	case s != nil && s.idle():

@@ -100,7 +100,7 @@ type Opening struct {
 	// the log is asked when it matters.
 	Life  string
 	Known bool
-	// changes is how often its members were changed.
+	// changes is how often its members or metadata were changed.
 	changes uint64
 }
 

@@ -1,4 +1,4 @@
-// Command janitor creates the log, keeps it tidy, and knows what is gone from it.
+// Command janitor creates the log, keeps it within its limits, and knows which entries are removed from it.
 package main
 
 import (
