@@ -47,7 +47,7 @@ func member(block []byte, key string) (int64, error) {
 	rest := head[i+len(key):]
 	end := bytes.IndexByte(rest, ',')
 	if end < 0 {
-		return 0, fmt.Errorf("no number behind %s in %.100q", key, block)
+		return 0, fmt.Errorf("no number after %s in %.100q", key, block)
 	}
 	return decimal(rest[:end])
 }

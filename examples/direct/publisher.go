@@ -197,7 +197,7 @@ func (p *publisher) lifeOf(ctx context.Context, e event) (string, error) {
 	}
 	var session struct{ Life string }
 	if err := json.Unmarshal(msg.Data, &session); err != nil {
-		return "", fmt.Errorf("what ingest says of the session: %w", err)
+		return "", fmt.Errorf("ingest's answer about the session: %w", err)
 	}
 	return session.Life, nil
 }

@@ -88,7 +88,7 @@ func TestTrouble_ServerIsReachedLater(t *testing.T) {
 		return log.count("level=INFO", "the MCP server can be reached") > 0
 	})
 	wantStatus(t, s.opening(t), http.StatusBadRequest)
-	for _, line := range []string{"the MCP server can be reached", "what the MCP server speaks is known"} {
+	for _, line := range []string{"the MCP server can be reached", "the revision of the MCP server is known"} {
 		log.want(t, 1, "level=INFO", line)
 	}
 }

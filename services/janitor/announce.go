@@ -56,7 +56,7 @@ func (w *sweeper) announce(ctx context.Context, p *follow.Partition, early bool,
 				return nil // another janitor has stored a trim that the tail has yet to bring
 			}
 			if err != nil {
-				return fmt.Errorf("cannot announce what is trimmed: %w", err)
+				return fmt.Errorf("cannot announce a trim: %w", err)
 			}
 			newest[t.Stream] = ack.Sequence
 			p.With(func(l *ledger.Ledger) { l.Require(restarts, ack.Sequence) })

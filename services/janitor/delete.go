@@ -73,7 +73,7 @@ func (d *deleter) run(ctx context.Context) {
 		}
 		err := d.round()
 		if err != nil && !complained {
-			d.logger.Warn("cannot delete what was announced; it is tried again", "error", err)
+			d.logger.Warn("cannot delete announced entries; it is tried again", "error", err)
 		}
 		complained = err != nil
 	}

@@ -144,7 +144,7 @@ func (r *registrar) doAll(ctx context.Context, todo []ledger.Duty) {
 			r.logger.Debug("another janitor has the session now", "task", d.Task.String(), "error", err)
 		case errors.Is(err, errAgrees): // nothing was repaired
 		case errors.Is(err, session.ErrConflict), errors.Is(err, session.ErrNotFound), errors.Is(err, session.ErrClosed), errors.Is(err, eventlog.ErrMismatch), errors.Is(err, follow.ErrChanged):
-			r.logger.Debug("a session or its partition was changed by somebody else", "task", d.Task.String(), "error", err)
+			r.logger.Debug("a session or its partition has changed meanwhile", "task", d.Task.String(), "error", err)
 		default:
 			r.logger.Warn("the registry is not up to date", "partition", p, "task", d.Task.String(), "error", err)
 			failed[p] = true

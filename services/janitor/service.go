@@ -220,7 +220,7 @@ func (s *Service) keepRecords(ctx context.Context) {
 func (s *Service) keepBuckets(ctx context.Context) {
 	for natsconn.Pause(ctx, max(s.cfg.Interval, time.Second)) {
 		if err := rpc.CreateBuckets(ctx, s.backend.Conn, s.backend.Log.Settings().Replicas); err != nil {
-			s.logger.Debug("a bucket may have gone, and is not there again", "error", err)
+			s.logger.Debug("a bucket may be missing, and cannot be created", "error", err)
 		}
 	}
 }

@@ -137,12 +137,12 @@ func (s *Service) Run(ctx context.Context) error {
 	subs.Go(func() { s.subs.Run(subsCtx) })
 	tails.Go(func() {
 		if err := presence.Serve(tailCtx, s.nc, s.subs.Admission.Answerer()); err != nil {
-			s.logger.Warn("the janitor is not told who is connected", "error", err)
+			s.logger.Warn("the janitor cannot ask for connections", "error", err)
 		}
 	})
 	tails.Go(func() {
 		if err := inspect.Serve(tailCtx, s.nc, s.audience(tailCtx)); err != nil {
-			s.logger.Warn("the janitor is not told what is sent to whom", "error", err)
+			s.logger.Warn("the janitor cannot ask for deliveries", "error", err)
 		}
 	})
 	s.mcp.Open(tailCtx)

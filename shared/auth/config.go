@@ -70,7 +70,7 @@ func (c Config) Validate() error {
 	case c.Audience == "":
 		return errors.New("--auth=jwt needs --jwt-audience, so that tokens made for others are of no use here")
 	case c.JWKSURL != "" && c.Issuer == "":
-		return errors.New("--jwt-jwks-url needs --jwt-issuer, since keys of several issuers may be there, and each of them may have users of the same names; give it what the claim iss of your tokens holds")
+		return errors.New("--jwt-jwks-url needs --jwt-issuer, since keys of several issuers may be there, and each of them may have users of the same names; set it to the claim iss of your tokens")
 	case c.JWKSURL != "":
 		return c.checkURL()
 	}

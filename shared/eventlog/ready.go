@@ -124,7 +124,7 @@ func (l *Log) lookAt(ctx context.Context, p int) (ready bool, err error) {
 	part := l.parts[p]
 	err = l.refreshWithin(ctx, p)
 	if errors.Is(err, ErrNotFound) && l.creator {
-		l.log.Error("a partition has gone; creating it again", "partition", p)
+		l.log.Error("a partition is missing; creating it again", "partition", p)
 		if err = l.createAgain(ctx, p); err == nil {
 			err = l.refreshWithin(ctx, p)
 		}

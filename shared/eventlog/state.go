@@ -281,7 +281,7 @@ func (s State) MaxBytes(settings Settings) int64 {
 // acknowledged entries: the error wraps ErrUnavailable then.
 func stateOf(info *jetstream.StreamInfo, server string) (State, error) {
 	if !cluster.FromLeader(info) {
-		return State{}, fmt.Errorf("%w: %s has no leader, or another one than who answers", ErrUnavailable, info.Config.Name)
+		return State{}, fmt.Errorf("%w: %s has no leader, or the leader did not answer", ErrUnavailable, info.Config.Name)
 	}
 	gens, err := metadata.ParseGenerations(info.Config.Metadata[metadata.KeyGenerations])
 	if err != nil {

@@ -194,7 +194,7 @@ func (a *attempt) wait(ctx context.Context, broken <-chan error) error {
 		case err := <-a.broken:
 			return err
 		case <-a.cfg.Again:
-			return errors.New("it was told to begin again")
+			return errors.New("it has to begin again")
 		case <-a.drained:
 			_ = a.ask(ctx, false) // it has not stalled
 			continue

@@ -40,7 +40,7 @@ var (
 	// was lost: it may have done the action.
 	ErrUnknown = errors.New("the bridge did not answer")
 	// ErrAway is returned when there is no connection to NATS: nothing was done.
-	ErrAway = errors.New("NATS is away")
+	ErrAway = errors.New("NATS is unavailable")
 	// ErrTooLarge is returned for a request that is larger than NATS takes: nothing was done.
 	ErrTooLarge = errors.New("the request to the bridge is too large")
 	// ErrInvalid is returned for a message that is neither an ask nor an answer.

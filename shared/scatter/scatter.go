@@ -18,7 +18,7 @@ import (
 )
 
 // ErrUnknown is returned when it is unknown whether all listeners have answered.
-var ErrUnknown = errors.New("it is not known who is connected")
+var ErrUnknown = errors.New("the connections are not known")
 
 // backlog is how many questions may wait; the NATS client drops more, and their askers miss
 // the answer.

@@ -17,7 +17,7 @@ var (
 	ErrClosed = eventlog.ErrClosed
 
 	// ErrConflict is returned when another process has changed a record since it was read.
-	ErrConflict = errors.New("the record was changed by somebody else")
+	ErrConflict = errors.New("the record has changed meanwhile")
 
 	// ErrRetention is returned when a session's metadata asks for limits in a way that
 	// cannot be read.

@@ -79,7 +79,7 @@ func NewAccess(cfg AccessConfig, env daemon.Env) (*Access, error) {
 		}
 	}
 	a.refused = metric.CounterOf(env.Metrics, "rejoin_auth_refused_total",
-		"Requests that access control refused, by what was wrong: with the token, with where it stood (url, header), with the page's origin (origin), or that the token does not allow what was asked for (scope).",
+		"Requests that access control refused, by reason: the token, its place (url, header), the page's origin (origin), or a request that the token does not allow (scope).",
 		"reason", append(auth.Reasons(), refusedURL, refusedHeader, refusedOrigin, refusedScope)...)
 	return a, nil
 }

@@ -27,7 +27,7 @@ type TailCLI struct {
 	Stream  remote.Stream  `arg:"" optional:"" help:"The stream; without one, all streams of the session."`
 	From    string         `xor:"place" env:"-" help:"Where to start: start, now, or the cursor to resume after; of a stream, that is an event ID (default: start)." placeholder:"PLACE"`
 	Last    *int           `short:"n" xor:"place" env:"-" help:"Begin with the newest N events, at most 1000, or with all if there are fewer." placeholder:"N"`
-	Since   sinceFlag      `xor:"place" env:"-" help:"Leave out what was stored before: 5m ago, or a time such as 2026-11-25T12:00:00Z." placeholder:"TIME"`
+	Since   sinceFlag      `xor:"place" env:"-" help:"Leave out events stored before: 5m ago, or a time such as 2026-11-25T12:00:00Z." placeholder:"TIME"`
 	Count   int            `env:"-" help:"End after N events." placeholder:"N"`
 	Method  []string       `env:"-" help:"Only JSON-RPC messages with these methods; a trailing * matches any suffix." placeholder:"METHOD"`
 	Level   string         `env:"-" enum:",debug,info,notice,warning,error,critical,alert,emergency" default:"" help:"Leave out log messages below a level, from debug to emergency." placeholder:"LEVEL"`

@@ -77,7 +77,7 @@ type Config struct {
 	// CancelGrace is how long a call of revision 2026-07-28 continues whose client has disconnected and may
 	// reconnect, with --mcp-resume-stateless of the edges: longer than the 10 s between two questions of the edge
 	// that it reconnects to, or 0. Default: 15 s.
-	CancelGrace time.Duration `default:"15s" help:"How long a call of MCP 2026-07-28 continues after its client has gone, where edges let clients resume it (--mcp-resume-stateless); at least 12s, or 0 for none."`
+	CancelGrace time.Duration `default:"15s" help:"How long a call of MCP 2026-07-28 continues after its client has disconnected, where edges let clients resume it (--mcp-resume-stateless); at least 12s, or 0 for none."`
 
 	// InputWait is how long a client may take to answer a question of an MCP server during a call, where
 	// the bridge translates between revisions. Default: 10 min.

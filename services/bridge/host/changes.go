@@ -19,7 +19,7 @@ func (h *Host) NoteChange(m rpc.Message) {
 		return
 	}
 	if err := h.Backend.Conn.Publish(ChangedSubject, []byte(*m.Method+" "+h.Name)); err != nil {
-		h.Logger.Info("other bridges are not told that results have changed", "error", err)
+		h.Logger.Info("changed results are not reported to other bridges", "error", err)
 	}
 }
 

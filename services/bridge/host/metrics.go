@@ -78,7 +78,7 @@ func newMetrics(registerer prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		answers: promauto.With(registerer).NewCounterVec(prometheus.CounterOpts{
 			Name: "rejoin_bridge_answers_total",
-			Help: "What edges asked for, by action (open, request, cancel, post, end, check, invalid) and the class of the answer's status (2xx, 4xx, 5xx).",
+			Help: "Requests of edges, by action (open, request, cancel, post, end, check, invalid) and the class of the answer's status (2xx, 4xx, 5xx).",
 		}, []string{"action", "status"}),
 		Messages: counters("messages_total", "Messages for the log by what became of them: stored, or duplicate, which were stored before.",
 			"result", ResultStored, ResultDuplicate),

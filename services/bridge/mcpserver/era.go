@@ -57,7 +57,7 @@ func (s *Server) askEra(client http.Header) *rpc.Answer {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()
 	if stateless != s.era.stateless || s.era.until.IsZero() {
-		s.host.Logger.Info("what the MCP server speaks is known", "revision "+mcp.Stateless, stateless)
+		s.host.Logger.Info("the revision of the MCP server is known", "revision "+mcp.Stateless, stateless)
 	}
 	s.era.stateless, s.era.tasks, s.era.until = stateless, tasks, time.Now().Add(eraFor)
 	return nil

@@ -259,7 +259,7 @@ func (u *statelessServer) change(ctx context.Context, h *call.Scope, edit func(*
 		return ErrSubscriptions
 	}
 	if err := u.save(ctx, h, next); err != nil {
-		u.host.Logger.Info("what a client has set is not stored", "session", h.Name, "error", err)
+		u.host.Logger.Info("the settings of a client are not stored", "session", h.Name, "error", err)
 		if full, ok := errors.AsType[*session.FullError](err); ok {
 			return full
 		}

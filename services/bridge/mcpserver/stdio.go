@@ -394,7 +394,7 @@ const skippedBytes = 256
 // skip leaves out a part of the process's output, and logs it.
 func (u *stdio) skip(line []byte, why error) {
 	u.host.Metrics.Dropped.WithLabelValues(host.DropInvalid).Inc()
-	u.process.Log.Warn("the MCP server wrote to its output what is no message; it is left out",
+	u.process.Log.Warn("the MCP server's output has text that is no message; it is left out",
 		"line", strings.ToValidUTF8(string(line[:min(len(line), skippedBytes)]), "\uFFFD"), "reason", why)
 }
 

@@ -448,7 +448,7 @@ func (t *translated) send(data []byte) error {
 		return nil
 	})
 	if err != nil || a.Status != http.StatusAccepted {
-		t.session.Host.Logger.Warn("the MCP server did not take what its client answered", "session", t.session.Name, "status", a.Status)
+		t.session.Host.Logger.Warn("the MCP server did not take its client's answer", "session", t.session.Name, "status", a.Status)
 	}
 	if err != nil {
 		return context.Cause(ctx)

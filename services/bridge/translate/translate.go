@@ -20,7 +20,7 @@ import (
 type Object = map[string]json.RawMessage
 
 // ErrResult is returned for an answer that a server may not give.
-var ErrResult = errors.New("the MCP server's answer is not what its revision has")
+var ErrResult = errors.New("the MCP server's answer does not match its revision")
 
 // read reads an object; null is none.
 func read(value json.RawMessage) (o Object, ok bool) {

@@ -120,7 +120,7 @@ func (p *Partition) listLeader(ctx context.Context) (state eventlog.State, damag
 	})
 	// A server that is alone leads nothing: it is asked only when it has fewer entries than before.
 	if found.N > 0 && (!known || state.Leader == "") {
-		p.logger.Warn("the server that leads a partition lacks entries that others have, or somebody has deleted some; every stream may have lost events up to the last of them",
+		p.logger.Warn("the server that leads a partition lacks entries that others have, or some were deleted by hand; every stream may have lost events up to the last of them",
 			"partition", p.Number, "leader", state.Leader, "from", found.From, "to", found.To, "entries", found.N)
 	}
 	return state, damaged, err

@@ -88,7 +88,7 @@ func (p *Partition) start(ctx context.Context, s eventlog.State) (uint64, error)
 	after := p.ledger.Begin(s)
 	p.ledger.Stretches.Step = ledger.StepOf(p.Log.Settings())
 	if p.ledger.Restarts != restarts && through > 0 {
-		p.logger.Warn("the partition is not what it was; its ledger starts again", "partition", p.Number, "through", through, "last", s.Last)
+		p.logger.Warn("the partition was replaced or rolled back; its ledger starts again", "partition", p.Number, "through", through, "last", s.Last)
 	}
 	p.tailed = s
 	return after, nil
@@ -294,7 +294,7 @@ func (p *Partition) lookThen(ctx context.Context, f func(s eventlog.State, asOf 
 }
 
 // ErrChanged is returned when the partition is not the one that the ledger follows.
-var ErrChanged = errors.New("the partition is not what it was")
+var ErrChanged = errors.New("the partition has changed")
 
 // Check looks at the server, and calls f with the state and the ledger if the ledger is of the
 // partition and complete. Each change of the log begins with it.

@@ -139,6 +139,6 @@ func (s *Service) cancel(ask rpc.Ask, resumable bool) {
 		defer cancel()
 		ask := rpc.Ask{Action: rpc.Cancel, Session: ask.Session, Stream: ask.Stream, Since: ask.Since, Resumable: resumable}
 		_, err := ask.Do(ctx, s.nc)
-		s.logger.Debug("a bridge was told that a client has gone", "session", ask.Session, "stream", ask.Stream, "error", err)
+		s.logger.Debug("a client's disconnect was reported to its bridge", "session", ask.Session, "stream", ask.Stream, "error", err)
 	})
 }

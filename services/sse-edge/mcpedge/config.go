@@ -15,7 +15,7 @@ type Config struct {
 	StreamMethods []string `name:"mcp-stream-methods" help:"MCP methods whose requests always receive an event stream." default:"tools/call,resources/read" placeholder:"METHOD"`
 	// ResumeStateless gives the events of calls of revision 2026-07-28 IDs, and serves a GET with
 	// Last-Event-ID there: the revision has no resuming, but SDKs resume streams with IDs. Default: true.
-	ResumeStateless bool `name:"mcp-resume-stateless" help:"Let clients of MCP 2026-07-28 resume the response to a request with Last-Event-ID, which goes beyond that revision; a call is then cancelled --cancel-grace after its client has gone." default:"true" negatable:""`
+	ResumeStateless bool `name:"mcp-resume-stateless" help:"Let clients of MCP 2026-07-28 resume the response to a request with Last-Event-ID, which goes beyond that revision; a call is then cancelled --cancel-grace after its client has disconnected." default:"true" negatable:""`
 	// Events serves the methods events/list, events/poll and events/stream. Default: the MCP server
 	// serves them.
 	Events bool `name:"mcp-events" help:"Serve streams of sessions to clients of MCP 2026-07-28 as MCP Events (events/list, events/poll, events/stream). Experimental." negatable:""`
