@@ -27,7 +27,7 @@ var ErrTooManySessions = errors.New("more sessions match than a connection may f
 type Group struct {
 	// Hold is called before a step keeps an event of the window that is larger than the limit of a step, which
 	// counts already, like that of a [Reader]. When it returns false, Await is called: it counts so many bytes as
-	// soon as there is memory for them. Its errors pass.
+	// soon as there is memory for them. Its errors are temporary.
 	Hold    func(bytes int) bool
 	Await   func(ctx context.Context, bytes int) error
 	cfg     GroupConfig
@@ -61,7 +61,7 @@ type GroupConfig struct {
 	// Limit bounds a step.
 	Limit window.Limits
 	// Authorize reports whether the client may read a life of a session, or, with an empty one, the
-	// newest life, which it returns. Errors pass. Nil: every session may be read.
+	// newest life, which it returns. Errors are temporary. Nil: every session may be read.
 	Authorize func(ctx context.Context, session, life string) (_ string, ok bool, _ error)
 	// StillAuthorized reports, without a wait, whether the client may still read a life that it was
 	// authorized for. It is set with Authorize, as is Uses, which reports that for a session with such an owner
@@ -72,7 +72,7 @@ type GroupConfig struct {
 	// registryWithin. Nil: none is.
 	Others func(session string) bool
 	// Open returns the sessions that match, are open and may be read by the client, as far as that is
-	// known without a wait; see registryWithin. It may stop at MaxMembers+1. Errors pass. MaxMembers bounds
+	// known without a wait; see registryWithin. It may stop at MaxMembers+1. Errors are temporary. MaxMembers bounds
 	// the members that have not ended. Both are for patterns.
 	Open       func(match func(session string) bool) ([]string, error)
 	MaxMembers int
@@ -82,7 +82,7 @@ type GroupConfig struct {
 	Frame func(id string, of *Member, it *window.Item) []byte
 	// Hold counts so many bytes of the log, which members have read and no step has taken, instead of the number
 	// before. If it returns false, the number before counts. Await counts so many as soon as there is memory for
-	// them; none count until then. Its errors pass. Nil: none count.
+	// them; none count until then. Its errors are temporary. Nil: none count.
 	Hold  func(bytes int) bool
 	Await func(ctx context.Context, bytes int) error
 	// MaxHold is the most bytes that a page of the log or an event counts: a client may always hold so many

@@ -35,7 +35,7 @@ type Reader struct {
 	// they are kept. If it returns false, Next returns [ErrNoMemory].
 	Hold func(bytes int) bool
 	// Await counts so many bytes as soon as there is memory for them, before an event that is larger than a step
-	// is read again: such a read is shared with few. Its errors pass. Nil: Next returns ErrNoMemory.
+	// is read again: such a read is shared with few. Its errors are temporary. Nil: Next returns ErrNoMemory.
 	Await func(ctx context.Context, bytes int) error
 
 	// Fresh means that the client has no usable cursor: nothing before the first event that it gets
