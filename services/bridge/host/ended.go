@@ -11,8 +11,8 @@ import (
 // ErrEnded is the cause of contexts that end with their session.
 var ErrEnded = errors.New("the session has ended")
 
-// ErrReplaced is returned by [Host.Confirm], and ends a bridge, when another one has taken its name, since it got no
-// answer: this bridge was paused, or cut off from NATS. Of two bridges, each would get some of the requests of a
+// ErrReplaced is returned by [Host.Confirm], and ends a bridge, when another one has taken its name. The other one got
+// no answer from it: it was paused, or cut off from NATS. Of two bridges, each would get some of the requests of a
 // session, and know only the calls of those.
 var ErrReplaced = errors.New("another bridge has taken over, with the same --bridge-name")
 

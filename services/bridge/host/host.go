@@ -69,9 +69,9 @@ type Host struct {
 
 	traces   *tracing.Traces
 	troubles *logrepeat.Log // why the MCP server does not serve requests
-	// unreachable is set while the log's last line about the MCP server is that it cannot be reached.
+	// unreachable is set while the last line that was logged about the MCP server is that it cannot be reached.
 	unreachable atomic.Bool
-	reached     atomic.Int64 // how often the log has reported that it can be reached again
+	reached     atomic.Int64 // how often a line was logged that it can be reached again
 
 	mu       sync.Mutex
 	stopping bool
@@ -91,8 +91,8 @@ type Times struct {
 	// Answer is how long a request without a session may take to be answered without the log. Until
 	// then the request is lost with the bridge.
 	Answer time.Duration
-	// Gone is how long a bridge is unavailable before the listeners of its tasks receive that. It is asked
-	// three times meanwhile.
+	// Gone is how long a bridge is unavailable before the listeners of its tasks are sent that a task has failed. It
+	// is asked three times meanwhile.
 	Gone time.Duration
 	// Alive is how long another bridge has to answer.
 	Alive time.Duration

@@ -25,13 +25,13 @@ func (h *Host) Unreachable(err error) {
 	if slices.ContainsFunc(own, func(end error) bool { return errors.Is(err, end) }) {
 		return
 	}
-	of := fmt.Sprint(innermost(err), h.reached.Load()) // due again once the log has reported that it can be reached
+	of := fmt.Sprint(innermost(err), h.reached.Load()) // due again once a line was logged that it can be reached
 	if h.troubles.Note(h.Life, of, "the MCP server cannot be reached", slog.Any("error", err)) {
 		h.unreachable.Store(true)
 	}
 }
 
-// Reached logs that the MCP server has answered, or was started, if the last line about that is that it cannot be
+// Reached logs that the MCP server has answered, or was started, if the last line about it is that it cannot be
 // reached: once a minute at most, as each such line makes the next warning due.
 func (h *Host) Reached() {
 	if h.unreachable.Load() && h.troubles.Due("reached") && h.unreachable.CompareAndSwap(true, false) {

@@ -24,7 +24,7 @@ type Connected struct {
 	stateless *records.OwnSession // of a session that the upstream does not know
 }
 
-// readVersion reads the version from an initialize response; an error clears Up.
+// readVersion reads the version from an initialize response; it clears Up if the response is an error.
 func (d *Connected) readVersion(m rpc.Message) error {
 	if m.Error != nil {
 		d.Up = nil

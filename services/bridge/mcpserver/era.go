@@ -41,7 +41,7 @@ func (s *Server) IsStateless(ctx context.Context, client http.Header) (bool, *rp
 	return stateless, nil
 }
 
-// knownEra returns the era without asking the server.
+// knownEra returns the era if it is known, without asking the server.
 func (s *Server) knownEra() (stateless, known bool) {
 	s.era.mu.Lock()
 	defer s.era.mu.Unlock()

@@ -394,7 +394,7 @@ func (u *statelessServer) askAll(ctx context.Context, c *call.Call, r translate.
 	return answers, nil
 }
 
-// expect keeps the client's answer to the request with an ID, until forget is called.
+// expect returns the channel that gets the client's answer to the request with this ID, until forget is called.
 func (u *statelessServer) expect(id string) (answer chan rpc.Message, forget func()) {
 	key := rpc.IDKey([]byte(id))
 	answer = make(chan rpc.Message, 1)

@@ -21,7 +21,7 @@ import (
 const prefix = "=task."
 
 const (
-	// longest is the longest time for which a task is noted.
+	// longest is how long a task is noted that its server keeps for longer, or without a limit.
 	longest = 24 * time.Hour
 	// writeTimeout bounds a request to NATS.
 	writeTimeout = 2 * time.Second

@@ -22,7 +22,7 @@ type OneCall struct {
 	LogLevel string          `json:"logLevel,omitempty"`
 	Server   json.RawMessage `json:"serverInfo,omitempty"`
 	Task     bool            `json:"task,omitempty"`    // it may become a task
-	Asks     map[string]bool `json:"asks,omitempty"`    // the requests that its client accepts
+	Asks     map[string]bool `json:"asks,omitempty"`    // the methods that its client can be asked
 	Content  string          `json:"content,omitempty"` // the same for the requests that its client repeats with answers
 }
 
@@ -37,7 +37,7 @@ type Metadata struct {
 		ProtocolVersion string `json:"protocolVersion,omitempty"`
 		// Own is the bridge's state of a session at a server that has none.
 		Own *OwnSession `json:"modern,omitempty"`
-		// Call is the one call of a session for a call of a revision without sessions.
+		// Call is the call of a session that has one call, of a revision without sessions; nil for other sessions.
 		Call *OneCall `json:"call,omitempty"`
 	} `json:"mcp"`
 	// Retention is the retention that the session asks for; see [session.Retention]. Nil for none.

@@ -1,4 +1,4 @@
-// Package resultcache keeps the results of an MCP server that are marked as shared by all clients
+// Package resultcache keeps the results of an MCP server that are marked as public: all clients may share them
 // (revision 2026-07-28, page "Caching"). It knows no network, and its clock is the caller's.
 package resultcache
 
@@ -156,7 +156,7 @@ func (c *Cache) Put(q Request, result json.RawMessage) {
 
 // Changed ends the results that a notification declares stale, and those of requests that have not
 // been answered yet: all of one kind, since a server may name a part of a resource that was read. Their memory is
-// free when a client asks for them, or when other results need it. It reports whether the notification is such a one.
+// free when a client asks for them, or when other results need it. It reports whether the notification reports a change.
 func (c *Cache) Changed(method string) bool {
 	if !translate.IsChange(rpc.Message{Method: &method}) {
 		return false

@@ -141,7 +141,7 @@ func (d *OnDemand) notOpened() rpc.Answer {
 	return a
 }
 
-// begun begins the error of a request that may have reached the MCP server and has no response.
+// begun is the beginning of the error for a request that may have reached the MCP server and has no response.
 const begun = "the MCP server may have begun the request, and "
 
 // NewRecord returns the record of the session that a call opens.

@@ -12,7 +12,7 @@ import (
 	"rejoin/shared/rpc"
 )
 
-// Post hands the messages that a client posted to the MCP server.
+// Post hands a client's messages to the MCP server.
 func (h *Session) Post(c rpc.Ask) rpc.Answer {
 	all, batch, err := rpc.Messages(c.Data)
 	if err != nil || batch && len(all) == 0 {

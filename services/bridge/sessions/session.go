@@ -147,8 +147,8 @@ func (h *Session) Look(do func()) {
 	}
 }
 
-// forget removes a call that Request began. A call that another bridge will continue stays, to be
-// written down.
+// forget removes a call that has ended, and with the last one ends a session of one call. A call that another bridge
+// will continue stays, to be written down.
 func (h *Session) forget(c *call.Call, leave func()) {
 	leave()
 	if !c.Done() && h.Host.Life.Err() != nil {

@@ -41,7 +41,7 @@ type watched struct {
 	id       string
 	at       event.Subject
 	bridge   string    // the name of the bridge that has it; empty for none
-	sequence uint64    // of the last state that it received
+	sequence uint64    // of the last state that the client received
 	asked    time.Time // when the task's bridge was asked for last
 	absent   int       // how many questions in a row found no bridge of that name
 }
@@ -191,8 +191,8 @@ func (l *listener) reportTask(ctx context.Context, w *watched) (over bool) {
 	return l.Put(call.Item{Data: is.Notification(l.id)}) != nil || is.Status.IsTerminal()
 }
 
-// goneAfter is how many questions after the first one must find no bridge before the listeners of its tasks receive
-// that it is lost: one each third of [host.Times.Gone].
+// goneAfter is how many questions after the first one must find no bridge before the listeners of its tasks are sent
+// [mcp.TaskLost]: one each third of [host.Times.Gone].
 const goneAfter = 3
 
 // hasLost reports, once, that the bridge of a task has been down for long. A question without an

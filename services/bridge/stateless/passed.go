@@ -32,7 +32,7 @@ type passed struct {
 	round    int                // how often the server has asked for input
 	required translate.Required // its last questions, and its state
 	requests translate.Object   // the questions without an answer, by our keys
-	answers  translate.Object   // the answers that it gets, by its own keys
+	answers  translate.Object   // the answers that the server gets, by its own keys
 	answered chan struct{}      // closed when no question is left
 }
 
@@ -149,7 +149,8 @@ func (p *passed) end(response []byte) {
 	p.respond(response)
 }
 
-// ask asks the client the questions of a result. It returns false for a complete result. The caller holds the lock.
+// ask asks the client the questions of a result. It returns false for a complete result, and for none. The caller
+// holds the lock.
 func (p *passed) ask(result json.RawMessage) bool {
 	if result == nil {
 		return false

@@ -244,7 +244,7 @@ type taskWork interface {
 	makeTask()
 	// IsTask reports whether the call is a task.
 	IsTask() bool
-	// updateTask takes a client's answers to its questions. The error reports why they are not taken.
+	// updateTask takes a client's answers to the server's questions. The error reports why they are not taken.
 	updateTask(answers translate.Object) error
 	// cancelTask ends the call.
 	cancelTask(why string)

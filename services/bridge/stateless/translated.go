@@ -222,7 +222,7 @@ func (t *translated) Held() bool {
 	return t.first != nil && t.target == nil && !t.over
 }
 
-// unknownMethod returns the client's answer when the server refuses an unknown method: some servers do that with a
+// unknownMethod returns the answer to a client whose method the server refuses to read: some servers do that with a
 // status alone.
 func unknownMethod(a rpc.Answer) rpc.Answer {
 	if upstream.SaysNothing(a.Status) {
@@ -231,7 +231,8 @@ func unknownMethod(a rpc.Answer) rpc.Answer {
 	return upstream.Failure(http.StatusNotFound, rpc.CodeMethodNotFound, "Method not found")
 }
 
-// noResult is the client's answer when the server refuses the result of its own task: a repeated call begins another.
+// noResult returns the answer to a client whose call runs as a task of the server, which refuses the task's result: a
+// repeated call begins another task.
 func noResult(rpc.Answer) rpc.Answer {
 	return upstream.OutcomeUnknown("the MCP server has begun the call, and refuses its result")
 }

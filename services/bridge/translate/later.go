@@ -201,7 +201,7 @@ func (d Discovered) All() Filter {
 // Empty reports whether the filter selects no changes.
 func (f Filter) Empty() bool { return !f.Tools && !f.Prompts && !f.Resources && len(f.URIs) == 0 }
 
-// Changes returns a notification for each change that the filter selects: the changes while no client
+// Changes returns a notification for each kind of change that the filter selects: the changes while no client
 // listened are unknown.
 func (f Filter) Changes() (all [][]byte) {
 	for _, n := range []struct {

@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// Command starts the processes of an MCP server. It does not change.
+// Command has the program, environment and user of the processes of an MCP server. It does not change.
 type Command struct {
 	argv []string
 	env  []string            // all of their environment
