@@ -75,7 +75,8 @@ func TestBridge_NameIsInUse(t *testing.T) {
 	t.Run("until it is cut off", func(t *testing.T) { testNameInUse(t, standby.StandbyQuestions, link, func(*instance) { link.Cut() }) })
 }
 
-// testNameInUse has a second bridge wait for a first one. After the first has ended, the second asks so many questions.
+// testNameInUse has a second bridge wait for a first one. After end, the second asks so many questions until it takes
+// the name.
 func testNameInUse(t *testing.T, questions int, link *natstest.Link, end func(*instance)) {
 	t.Helper()
 	t.Parallel()

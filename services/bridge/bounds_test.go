@@ -152,7 +152,7 @@ func TestStateless_FieldTwice(t *testing.T) {
 	wantMessages(t, (<-headers).Values(mcp.HeaderName), "x")
 }
 
-// Calls without sessions take half of the limits of sessions, and no principal takes that half alone.
+// Calls without sessions take at most half of the limits of sessions, and no principal takes that half alone.
 func TestAttackCallsOfOnePrincipal(t *testing.T) {
 	s, up := newSystem(t, eventlog.Settings{}), newEarlier(t)
 	cfg := testConfig(up.URL)

@@ -170,8 +170,8 @@ func TestLog_EqualsServerMessages(t *testing.T) {
 			if m, err := rpc.ParseMessage([]byte(all[n])); err != nil || m.Error == nil || string(m.ID) != key || n >= len(want[key]) || !slices.Equal(all[:n], want[key][:n]) {
 				rt.Fatalf("the stream of %s has %v, want %v", key, all, want[key])
 			}
-			// A stream with IDs is resumed, unless there was none yet, or NATS was down when the bridge stopped. A stream
-			// without IDs must have been cut.
+			// A stream with IDs is resumed, unless it had sent none yet, or NATS was down when the bridge stopped. One without
+			// IDs must have been cut.
 			_, known := written[records.Key(name, stream)]
 			restarted := written != nil
 			if allowed := restarted && (n == 0 || !known) || !scripts[key].ids && (cut[key] || restarted); !allowed {

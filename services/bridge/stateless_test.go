@@ -174,7 +174,7 @@ func TestStateless_BridgeStopsDuringACall(t *testing.T) {
 	}
 }
 
-// The response to server/discover names the revisions that Rejoin speaks, also when the server's makes no sense.
+// The response to server/discover names the revisions that Rejoin speaks. A result that is no object is passed on.
 func TestStateless_Discover(t *testing.T) {
 	s, up, _ := bridged(t, newStateless(t))
 	wantHas(t, s.do(t, statelessCall(t, "1", mcp.MethodDiscover, "", "")).Data, `"supportedVersions":["2026-07-28","2025-11-25"`, `"name":"s"`)

@@ -91,8 +91,8 @@ type Times struct {
 	// Answer is how long a request without a session may take to be answered without the log. Until
 	// then the request is lost with the bridge.
 	Answer time.Duration
-	// Gone is how long a bridge is unavailable before the listeners of its tasks are sent that a task has failed. It
-	// is asked three times meanwhile.
+	// Gone is how long a bridge is unavailable before the listeners of its tasks receive that these have failed. It is
+	// asked three times meanwhile.
 	Gone time.Duration
 	// Alive is how long another bridge has to answer.
 	Alive time.Duration

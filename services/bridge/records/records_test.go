@@ -141,8 +141,8 @@ func TestBucket_WriteAllWithoutTheName(t *testing.T) {
 	}
 }
 
-// The bucket also has the notes of other packages, and a later version may note more: a bridge that takes over adopts
-// the records of Load, and would remove the notes.
+// The bucket also has the notes of other packages, and a later version may note more. Load leaves them out: a bridge
+// that takes over adopts all that it returns, and would remove them.
 func TestBucket_LoadsRecordsOfCallsAlone(t *testing.T) {
 	r, key := empty(t, rpc.CallsConfig(1))
 	must.NoError(t, r.Put(t.Context(), key, Record{ID: "7"}))

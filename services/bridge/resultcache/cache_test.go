@@ -105,8 +105,8 @@ func TestGet_Key(t *testing.T) {
 	}
 }
 
-// The server gets a member once that a client writes twice, so the client cannot have the result of
-// one request kept as that of another.
+// The server gets a member only once if a client writes it twice, so the client cannot have the result
+// of one request kept as that of another.
 func TestGet_NamesTwice(t *testing.T) {
 	for name, data := range map[string]string{
 		"parameter": `{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"evil:","uri":"x:","_meta":{` + metaOfAll + `}}}`,

@@ -65,7 +65,8 @@ func TestTask_Rule(t *testing.T) {
 	}
 }
 
-// A bridge that does not answer in time counts neither as alive nor as lost: its state does not change.
+// A bridge that does not answer in time counts neither as alive nor as lost: the count of questions that found none
+// does not change.
 func TestHasLost_BridgeIsSilent(t *testing.T) {
 	srv, with := natstest.StartParallel(t), daemon.NewEnv(nil)
 	b := must.Value(backend.Create(t.Context(), backend.Config{NATSURL: srv.URL()}, "test", eventlog.Settings{Partitions: 2}, with.Log))(t)

@@ -191,7 +191,7 @@ func (l *listener) reportTask(ctx context.Context, w *watched) (over bool) {
 	return l.Put(call.Item{Data: is.Notification(l.id)}) != nil || is.Status.IsTerminal()
 }
 
-// goneAfter is how many questions after the first one must find no bridge before the listeners of its tasks are sent
+// goneAfter is how many questions after the first one must find no bridge before the listeners of its tasks receive
 // [mcp.TaskLost]: one each third of [host.Times.Gone].
 const goneAfter = 3
 
