@@ -44,7 +44,7 @@ func (s *Service) putMembers(c *fiber.Ctx) error {
 }
 
 // setMembers replaces the members of a session for its owner. Each change is an entry of the log
-// as large as an opening, so it counts as one in the rate of its creator. Errors are those of
+// as large as an opening, so it counts as one in the rate of the caller, which is creator. Errors are those of
 // owned and [session.Registry.SetMembers], a [*problem.RateError], a [*session.FullError] or problem.ErrBusy.
 //
 // It returns only when log and index have the members, so that new members have access at once.

@@ -20,7 +20,7 @@ import (
 )
 
 // startProgram runs the program until it has logged so many addresses, which are
-// returned by the log lines that have them. stop makes it end, and expects that it does in order.
+// returned by the message of their log line. stop makes it end, and expects that it does in order.
 func startProgram(t *testing.T, cfg *ingest.ProgramConfig, natsURL string, addresses int) (addrs map[string]string, stop func()) {
 	t.Helper()
 	logs, out := io.Pipe()

@@ -98,7 +98,7 @@ func (s *Service) send(ctx context.Context, m *message, patience time.Duration) 
 			return nil, err
 		}
 	}
-	// Only now: a client that may not publish to a session must not use up its rate.
+	// Only now: a client that may not publish to a session must not use up the session's rate.
 	if wait := s.perSession.Take(m.session); wait > 0 {
 		return nil, &problem.RateError{Of: "session", What: "messages", Wait: wait}
 	}
@@ -135,7 +135,7 @@ func (u *inFlight) awaitCounted() (stored, error) {
 	return ack, err
 }
 
-// await returns when JetStream has acknowledged the event, or when it has failed.
+// await returns when JetStream has acknowledged or refused the event, or when its outcome stays unknown.
 func (u *inFlight) await() (stored, error) {
 	defer u.releaseSlot()
 	s := u.service
@@ -165,7 +165,7 @@ func (u *inFlight) refused(err error) error {
 	return fmt.Errorf("%w: %w", problem.ErrFenced, m.mayBeRepeated(why()))
 }
 
-// whyEnded asks the log whether session or stream has ended, which the copy of the registry may not have yet.
+// whyEnded asks the log which has ended, the session or its stream: the copy of the registry may not have the end yet.
 func (u *inFlight) whyEnded() error {
 	s, m := u.service, u.message
 	now, err := s.backend.Sessions.Get(u.ctx, m.session)
