@@ -76,7 +76,7 @@ func TestTrim_SequencesUsedAgain(t *testing.T) {
 	network.lose("$JS.API.STREAM.UPDATE")
 	old.restore(srv)
 	js := natstest.JetStream(t, srv.Connect())
-	var direct []string // as many as the entries that the ledger has seen lost, and more
+	var direct []string // as many as the ledger has seen trimmed, and more
 	for i := range 10 {
 		direct = append(direct, fmt.Sprint("direct", i))
 		must.Value(js.Publish(t.Context(), event.Subject{Session: direct[i], Stream: "a"}.String(), []byte(`{"jsonrpc":"2.0","method":"n"}`)))(t)
@@ -114,8 +114,8 @@ func TestTrim_SequencesUsedAgain(t *testing.T) {
 	wantAll()
 }
 
-// A name may have been given again while the janitor was stopped, and in its copy of the
-// registry the session still was closed long ago.
+// A name may have been given again while the janitor was disconnected, and in its copy
+// of the registry the session is still one that was closed long ago.
 func TestRegistry_OldRecord(t *testing.T) {
 	srv := natstest.StartParallel(t)
 	network := newNetwork(t, srv)
@@ -157,8 +157,8 @@ func TestRegistry_OldRecord(t *testing.T) {
 	must.NoError(t, wantSequences(r.stored(t, "s", "a"), []uint64{ack.Sequence}))
 }
 
-// The janitor's clock is set: removals after a time are made earlier or later, and no others
-// are.
+// The janitor's clock is set: removals that are due after a time are made earlier or later, and no
+// others are made.
 func TestClock_Jumps(t *testing.T) {
 	t.Parallel()
 	cfg := idle()

@@ -31,8 +31,8 @@ type Config struct {
 	Lease time.Duration `default:"5s" help:"How long the lease of a partition is valid without renewal; another janitor takes over within three times as long."`
 
 	// SyncInterval is the sync_interval of the NATS servers: entries that they stored more than
-	// twice as long ago survive a loss of power. The janitor deletes announced entries after so
-	// long. Default: 2 min, which is the servers' default; 0 for servers that always sync.
+	// two intervals ago survive a loss of power. The janitor deletes announced entries after that
+	// time. Default: 2 min, which is the servers' default; 0 for servers that always sync.
 	SyncInterval time.Duration `name:"nats-sync-interval" default:"2m" help:"The sync_interval of the NATS servers; announced entries are deleted after twice as long."`
 
 	// ClosedGrace is how long the events of a closed session are kept. Default: 5 min.
@@ -117,7 +117,8 @@ func (c Config) eventsKept(asked session.Retention) time.Duration {
 // minutes NATS has closed that ingest's connection, and it asks the log again (docs/adr/0041).
 const fenceKept = 10 * time.Minute
 
-// nameKept returns how long its name is kept: as long as its events where it asks for that, but at least fenceKept.
+// nameKept returns how long the name of a closed session is kept: as long as its events where the session asks for
+// that, but at least fenceKept; else TombstoneTTL.
 func (c Config) nameKept(asked session.Retention) time.Duration {
 	if asked.KeepClosed > 0 {
 		return max(c.eventsKept(asked), fenceKept)

@@ -58,7 +58,7 @@ func TestTrim_Age(t *testing.T) {
 		}
 		return err
 	})
-	// The floor moves on with each copy, so the request for the missing entries is made between two looks at it.
+	// The floor moves on with each copy, so the losses are read between two looks at it.
 	waittest.NoError(t, func() error {
 		before, err := r.b.Log.Look(t.Context(), 0)
 		if err != nil {

@@ -24,7 +24,7 @@ type connectionList struct {
 	Connections []connectionInfo `json:"connections"`
 }
 
-// connectionInfo is a connection with its edge, and its cursor as the janitor knows it.
+// connectionInfo is a connection with its edge, and with the event ID and the lag of its cursor by the ledger.
 type connectionInfo struct {
 	Edge string `json:"edge"`
 	Host string `json:"host,omitempty"`

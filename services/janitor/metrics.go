@@ -121,7 +121,7 @@ func registerLog(registerer prometheus.Registerer, actingFor func() []*follow.Pa
 }
 
 // wholeWithin is how long a partition may lack a replica: under load the slowest server lacks the newest entry
-// at most looks, and a server that is restarted has the newest entry by then.
+// at most looks, and a server that is restarted runs again by then.
 const wholeWithin = 30 * time.Second
 
 func underReplicated(s eventlog.State, now time.Time) bool {

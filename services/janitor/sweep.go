@@ -57,7 +57,7 @@ func (w *sweeper) cleared() { follow.Ring(w.kick) }
 // alarmed asks for an early trimming of the sessions and partitions that hold too much.
 func (w *sweeper) alarmed() { follow.Ring(w.alarm) }
 
-// run sweeps until ctx ends. Between the sweeps it trims the sessions that cannot wait for the next one.
+// run sweeps until ctx ends. Between the sweeps it trims the sessions and partitions that cannot wait for the next one.
 func (w *sweeper) run(ctx context.Context) {
 	ticker := time.NewTicker(w.cfg.Interval)
 	defer ticker.Stop()

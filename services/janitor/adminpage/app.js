@@ -1,5 +1,5 @@
-// The admin page: it asks the janitor every two seconds, and shows the changes. Ingest
-// does its closes: the page belongs at the address that serves the whole API.
+// The admin page: it asks the janitor every two seconds, and shows the changes. Its
+// closes are requests to ingest: the page belongs at the address that serves the whole API.
 
 import { $, clock, confirmEnd, el, hideProblem, number, setText, showIfServed, showProblem, tokenIn } from './base.js'
 import { age, bytes, counted, draw, duration, exact, fill, keyed, level, now, setAttribute, setServerTime, short } from './dom.js'

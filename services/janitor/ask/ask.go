@@ -93,7 +93,7 @@ type Cursor struct {
 	// Stream is empty for all streams of the session.
 	Stream   string `json:"stream,omitempty"`
 	Sequence uint64 `json:"sequence"`
-	// Time is the client's time at the cursor. A cursor of an earlier session of the name has no event ID.
+	// Time is when the client had the cursor; zero: now. A cursor of an earlier session of the name has no event ID.
 	Time time.Time `json:"time,omitzero"`
 	// Count asks how many events lie after it.
 	Count bool `json:"count,omitempty"`

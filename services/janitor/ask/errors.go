@@ -19,8 +19,7 @@ var (
 
 // Lacking is the error when some partitions have no answer.
 type Lacking struct {
-	// Unanswered are those that no janitor holds or has answered for in
-	// time.
+	// Unanswered are those that no janitor has reported in time as its own, or has answered for.
 	Unanswered []int
 	// Incomplete are those of which the janitor's ledger is not complete yet.
 	Incomplete []int

@@ -52,10 +52,10 @@ type result uint8
 const (
 	written result = iota
 	taken          // there is another revision than the one to be replaced
-	unknown        // no answer, or one that does not tell
+	unknown        // no answer, or one that leaves open whether it was written
 )
 
-// outcome is the answer to a write.
+// outcome is the result of a write, and the state of the lease after it.
 type outcome struct {
 	result   result
 	revision uint64 // the one written, or the existing one

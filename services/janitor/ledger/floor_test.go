@@ -335,7 +335,7 @@ func forgettable(l *Ledger, now time.Time) []Announcement {
 	return slices.Concat(Survivors{Ledger: l, Now: now, TTL: always(0), Registry: noRegistry}.Forgettable(false)...)
 }
 
-// The opening of a life is deleted first, and all other entries after it: at no time does the log have
+// The opening of a life is deleted first, and all other entries once it is deleted: at no time does the log have
 // an opening without its seal and end.
 func TestForget_OpeningGoesFirst(t *testing.T) {
 	m := newModel()

@@ -179,7 +179,7 @@ func (l *Ledger) WantsLook() bool { return l.Complete && l.holes.n > 0 && l.look
 func (l *Ledger) Exact() bool { return l.Complete && l.holes.n == 0 }
 
 // Looked enters a look at the server that began when the ledger was at asOf. It ignores a leader
-// that has fewer entries than the tail had received then.
+// whose last sequence is before that.
 func (l *Ledger) Looked(asOf uint64, s eventlog.State) {
 	if !l.IsOf(s) || s.Last < asOf {
 		return

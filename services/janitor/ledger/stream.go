@@ -210,7 +210,7 @@ func (a *Account) endedAfter(seq uint64) bool {
 	return false
 }
 
-// recount counts a stream that changed among the open ones, or no longer. Callers that
+// recount adds a stream that changed to the open ones, or takes it off. Callers that
 // change a stream's events or markers call it.
 func (a *Account) recount(s *stream) {
 	_, ended := s.markers.endAfter(s.newest)
