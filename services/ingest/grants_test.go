@@ -20,8 +20,8 @@ func actingFor(t *testing.T, subject string, owners ...auth.Pattern) string {
 	})
 }
 
-// Each caller may do to a session of user-1 what its token allows, and for every other caller the
-// session does not exist.
+// Each caller has the access to a session of user-1 that its token grants, and for every other caller
+// the session does not exist.
 func TestGrantsMatrix(t *testing.T) {
 	s := newSystem(t, eventlog.Settings{Partitions: 1})
 	in := s.start(t, guardedConfig(t))

@@ -13,7 +13,7 @@
 // Any number of janitors may run, and share the partitions: the one that has a partition's lease
 // acts for it. It follows the partition, begins its generations, announces, copies and deletes.
 // When it stops, another one reads the partition from its beginning. Operators ask any of them over
-// HTTP what is retained.
+// HTTP about the retained events.
 //
 //	ledger    the index of a partition, and the removals, copies and duties that follow from it: pure
 //	follow    keeps the ledgers up to date, begins generations, compares new leaders

@@ -16,7 +16,7 @@ type Retained struct {
 	Newest int64 // of the events that are deleted too; see [Account]
 }
 
-// Retained enters every life that has, or had, events.
+// Retained adds to a map the sums of every life that has, or had, events.
 func (l *Ledger) Retained(of map[string]Retained) {
 	for key, a := range l.Accounts {
 		if a.newestAt > 0 {
