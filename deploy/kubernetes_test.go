@@ -272,7 +272,7 @@ func TestKubernetes_ReferencesExist(t *testing.T) {
 	}
 }
 
-// TestDocument_FlagTables compares a program's variables with its --help.
+// The manifests set only variables of the documented flags, which TestDocument_FlagTables compares with --help.
 func TestKubernetes_VariablesAreOfThePrograms(t *testing.T) {
 	t.Parallel()
 	m := readManifests(t)

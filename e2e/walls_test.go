@@ -145,8 +145,8 @@ func (w *walled) settle() {
 	must.NoError(w.t, w.observer.Flush())
 }
 
-// arrived returns the messages to a subject that are no requests: answers are none, and
-// messages published here are none.
+// arrived returns the messages that have reached a subject and are no requests: they have
+// no reply subject.
 func (w *walled) arrived(subject string) (messages []*nats.Msg) {
 	for {
 		select {

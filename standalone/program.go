@@ -112,8 +112,8 @@ func (p *program) build(ctx context.Context) ([]daemon.Actor, error) {
 	}
 	p.cleanups = append(p.cleanups, server.stop)
 
-	// A stop waits for the current step: it takes a moment, and a server that is stopped in
-	// the middle of making a stream leaves half of it (docs/upstream/0009).
+	// A stop waits until the parts below are made: that takes a moment, and a server that is
+	// stopped in the middle of making a stream leaves half of it (docs/upstream/0009).
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), natsStart)
 	defer cancel()
 	opts := append([]nats.Option{nats.InProcessServer(server.server), nats.NoCallbacksAfterClientClose()}, server.key...)

@@ -25,7 +25,7 @@ const (
 
 // scaleEdges measures the cost of further edges: NATS and all edges together for an event that no
 // client receives, at one edge and at eight, whose subscribers the proxy of deploy/ spreads; how
-// long the first reader of a partition waits; and 10,000 clients whose edge has been killed.
+// long the first reader of a partition waits; and 10,000 clients that have lost their edge.
 func scaleEdges(ctx context.Context, p *system.Programs) (measure.Figures, error) {
 	var f measure.Figures
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)

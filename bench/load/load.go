@@ -114,7 +114,7 @@ func (l *Load) unfinished(ctx context.Context) error {
 	return fmt.Errorf("%w: %d connected, %d delivered", ctx.Err(), l.connected.Load(), l.Delivered.Load())
 }
 
-// Settled waits for a moment in which no wrong message may arrive any more.
+// Settled waits for the time in which a wrong message may still arrive, and returns its error.
 func (l *Load) Settled(ctx context.Context) error {
 	select {
 	case err := <-l.failed:
@@ -189,7 +189,7 @@ func (l *Load) Established() (n int) {
 	return n
 }
 
-// Target is the server for clients.
+// Target is the address of a server and its paths for clients.
 type Target struct {
 	Addr string // host:port
 	Path func(stream int) string

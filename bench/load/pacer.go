@@ -76,7 +76,7 @@ func (p *Pacer) Take() *measure.Histogram {
 	return h
 }
 
-// Stop ends it, and returns its first error.
+// Stop ends it, and returns its errors.
 func (p *Pacer) Stop() error {
 	p.cancel()
 	p.all.Wait()

@@ -13,7 +13,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// Partitions is the default of a log.
+// Partitions is the number of partitions that a log has by default.
 const Partitions = 16
 
 // StreamsPerSession spreads streams over sessions, and so over partitions.

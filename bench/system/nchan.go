@@ -132,7 +132,7 @@ func freeAddr(ctx context.Context) (string, error) {
 	return ln.Addr().String(), ln.Close()
 }
 
-// Target is the server for clients.
+// Target returns the address and the paths for clients.
 func (n *Nchan) Target() load.Target {
 	return load.Target{Addr: n.addr, Path: func(stream int) string { return "/events/" + strconv.Itoa(stream) }}
 }

@@ -149,7 +149,7 @@ rejoin <command> --help shows the flags of a command, and more examples.
 	return b.String()
 }
 
-// sameBytes is how many bytes of a name identify the command.
+// sameBytes is how many first bytes of a name are enough to guess the command that the user meant.
 const sameBytes = 4
 
 // nearest returns the first command that begins as word does, or of which word is a typo; empty

@@ -76,7 +76,7 @@ func (t tally) String() string {
 	return s
 }
 
-// err returns the outcome of the lines after the one at which the publisher was interrupted, or nil.
+// err reports whether the lines from rest on may be stored; nil if the interruption left no line without an outcome.
 func (t tally) err() error {
 	switch {
 	case t.rest == 0:
