@@ -231,8 +231,8 @@ func (d *deployment) speaksForTheEdge(t *testing.T) {
 	d.isReached()
 }
 
-// isReached waits until the proxy forwards the requests for each service: it looks for
-// them itself, and may find one later than Docker does.
+// isReached waits until the proxy forwards the requests for each service: it checks the
+// services itself, and may find one later than Docker does.
 func (d *deployment) isReached() {
 	d.t.Helper()
 	waittest.Until(d.t, "the proxy reaches every service", func() bool {
