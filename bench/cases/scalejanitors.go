@@ -30,7 +30,7 @@ const (
 	takeOver = 1.5
 )
 
-// scaleJanitors measures the share of each of two janitors in the cost of a single one, with
+// scaleJanitors measures the memory of each of two janitors as a share of that of a single one, with
 // 100,000 sessions and 4,000,000 events; and how long one takes to take over the partitions of the
 // other when that is killed, beside a plain reader of the same headers.
 func scaleJanitors(ctx context.Context, p *system.Programs) (measure.Figures, error) {
