@@ -22,7 +22,7 @@ import (
 type StatusFlags struct {
 	daemon.Config
 	remote.Flags
-	JSON bool `name:"json" env:"-" help:"Print the JSON of the server."`
+	JSON bool `name:"json" env:"-" help:"Print the JSON that the server sent."`
 }
 
 // ListFlags are those of the commands that print a list.
