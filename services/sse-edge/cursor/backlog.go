@@ -112,7 +112,7 @@ func (b *backlog) newest(ctx context.Context, at window.Place, after, upTo uint6
 }
 
 // dispatch serves the waiting reads, and ends when none is left. While every slot is
-// taken, more reads arrive and share the next scan.
+// taken, more reads may arrive to share the next scan.
 func (b *backlog) dispatch() {
 	for {
 		b.slots <- struct{}{}

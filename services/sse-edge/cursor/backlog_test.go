@@ -10,8 +10,8 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// A scan that takes too long, or breaks, hands over the entries read so far: its readers continue after them.
-// Readers without an entry get the error.
+// A scan that takes too long, or breaks, hands over the pages read so far: its readers continue where it ended.
+// A reader whose cursor the scan has not passed gets the error.
 func TestLogScan_HandsOverWhatItHasRead(t *testing.T) {
 	quiet, busy := streamOf("quiet"), streamOf("busy")
 	reads := map[string]*logRead{

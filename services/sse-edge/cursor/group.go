@@ -15,10 +15,10 @@ import (
 var ErrTooManySessions = errors.New("more sessions match than a connection may follow")
 
 // Group reads several places as one: the events of each partition in the order of the log. So one
-// position for each partition is the client's cursor for all of its places.
+// position for each partition is the client's cursor for all places.
 //
 //	member: Reader ─┐
-//	member: Reader ─┼─▶ lane: the position its members have reached ─┬─▶ Step
+//	member: Reader ─┼─▶ lane: the position all members have reached ─┬─▶ Step
 //	member: Reader ─┘                                                │
 //	member: Reader ───▶ lane ────────────────────────────────────────┘
 //

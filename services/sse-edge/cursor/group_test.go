@@ -128,7 +128,7 @@ func resumesAfterEach(t *testing.T, f *edgetest.Log, ps *Partitions, ids []strin
 	}
 }
 
-// knows waits until the window has sessions.
+// knows waits until the windows have some sessions.
 func knows(t *testing.T, ps *Partitions, names ...string) {
 	t.Helper()
 	for _, name := range names {

@@ -191,7 +191,7 @@ func (o *groupOpener) findSessions(ctx context.Context) error {
 		}
 		changed[i], l.end, err = l.changedSince(ctx, min(after, since), before)
 		l.found = l.end
-		changed[i] = slices.DeleteFunc(changed[i], func(m window.SessionView) bool { // the client knows or needs no such end
+		changed[i] = slices.DeleteFunc(changed[i], func(m window.SessionView) bool { // an end that the client knows, or does not need
 			return m.End > 0 && (!resumes || m.End <= after)
 		})
 		if err == nil && g.cfg.Authorize != nil {
@@ -263,7 +263,7 @@ func (o *groupOpener) cover() {
 	}
 	for _, l := range o.group.lanes {
 		if at := o.id.At[l.part.number]; at.Added < at.Sequence && (!whole || !slices.ContainsFunc(l.members, func(m *Member) bool { return m.added })) {
-			for i, m := range o.members { // the ID does not name the members that were behind
+			for i, m := range o.members { // it is unknown which members were behind
 				if m.lane == l {
 					o.at[i] = at.Added
 				}

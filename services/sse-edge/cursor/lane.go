@@ -116,7 +116,7 @@ func (l *lane) readMembers(ctx context.Context, g *Group) error {
 	if first.putOff = false; first.quick(g, l.end) {
 		return nil
 	}
-	if err = first.next(ctx, g, l.end); errors.Is(err, ErrNoMemory) { // the other members' events may take it
+	if err = first.next(ctx, g, l.end); errors.Is(err, ErrNoMemory) { // the events of other members may hold it
 		for _, m := range l.members {
 			if m.holdsLog() {
 				m.unread()

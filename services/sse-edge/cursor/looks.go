@@ -132,9 +132,9 @@ const (
 )
 
 // lookUntil looks at a partition again while its log ends before a sequence that was in it, unless a generation
-// reports that entries were lost. The leader of a cluster may store an entry that most of its servers have later than
-// another server does, from which an edge, or a client's previous one, has the entry already. state is the result of
-// the first look; lookUntil returns that of the last one. Errors are those of look.
+// reports that entries were lost. In a cluster the leader may store an entry, which most servers have, later than
+// another server, from which an edge, or a client's previous one, has it already. state is the result of the first
+// look; lookUntil returns that of the last one. Errors are those of look.
 func lookUntil(ctx context.Context, state eventlog.State, sequence uint64, look func(context.Context) (eventlog.State, error)) (eventlog.State, error) {
 	generation := state.Generation()
 	for range lagLooks {

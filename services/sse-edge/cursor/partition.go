@@ -142,8 +142,9 @@ type life struct {
 }
 
 // lifeAt returns the life of a session that has a token, or the newest one if token is empty; a session of which the log
-// holds nothing has none. The log is asked when the window knows no life, is behind a position, or knows another life:
-// that would count as the later one. Errors are those of the log.
+// holds nothing has none. The log is asked when the window is behind a position; when token is empty and the window does
+// not know whether there is a life; or when it knows another life than the token's: that would count as the later one.
+// Errors are those of the log.
 func (p *Partition) lifeAt(ctx context.Context, session, token string, position uint64) (*life, error) {
 	behind := p.isBehind(position) // asked first: an entry in between may be the opening of a later life
 	known, ok, whole := p.window.LifeOf(session)
@@ -263,7 +264,7 @@ func (p *Partition) compare(ctx context.Context, before, state eventlog.State, e
 		}
 		return common, false, nil
 	}
-	// The edge may learn late of a generation that begins before the end: then the later entries exist.
+	// The edge may learn late of a generation that begins before the end: then the log has the window's entries after it.
 	for _, en := range slices.Backward(p.window.Newest()) {
 		if en.Sequence <= fork && fork < end {
 			break

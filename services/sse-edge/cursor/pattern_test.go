@@ -135,7 +135,7 @@ func TestPattern_Fresh(t *testing.T) {
 	}
 }
 
-// A name that is used again while the client is disconnected, or is not any more, is a gap of the pattern.
+// A name that is used again, or no longer used, while the client is disconnected is a gap of the pattern.
 func TestPattern_OtherLives(t *testing.T) {
 	f, ps := withSessions(t, "o.1", "o.2")
 	var ids []string

@@ -55,8 +55,8 @@ type Reader struct {
 	asked, askedFirst uint64
 
 	// end is the sequence at which the place ended, when that was found in the log or reached: until
-	// an event follows. seekEnd says that a roll-back has emptied the window, so that a read below it has
-	// to look for the end.
+	// an event follows. seekEnd says that a roll-back may have taken the end from the window, so that a read
+	// below the window has to look for it.
 	end     uint64
 	seekEnd bool
 

@@ -781,7 +781,7 @@ func scansOfMallory(t *testing.T, f *edgetest.Log, texts ...string) (ps *Partiti
 	}
 }
 
-// Few requests that NATS answers with a whole event are made at a time.
+// Only a few requests that NATS answers with a whole event run at a time.
 func TestReader_WholeEventsInTurns(t *testing.T) {
 	f := edgetest.NewLog(t)
 	f.Publish("a", 4)
