@@ -95,8 +95,8 @@ func (s *Service) partitionsOf(req groupRequest) int {
 	return len(req.places)
 }
 
-// hasRoomForID reports whether a client can reconnect with the ID of its connection; refused then, an
-// EventSource would end for good. A client that already sends an ID is accepted as long as there is room.
+// hasRoomForID reports whether a client can reconnect with the ID of its connection: an EventSource that
+// is refused then ends for good. A client that already sends an ID is accepted as long as there is room.
 func (s *Service) hasRoomForID(c *fiber.Ctx, partitions int) bool {
 	const header = len("GET  HTTP/1.1\r\nLast-Event-ID: \r\n\r\n")
 	h := &c.Request().Header

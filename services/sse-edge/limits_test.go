@@ -15,8 +15,8 @@ import (
 )
 
 // A client that connects too often is refused before anything else, and served again when its rate
-// allows it. Others are not concerned. Clients of one IPv6 network count as one, whatever their
-// X-Forwarded-For names.
+// allows it. Others are not concerned. Clients of one IPv6 network count as one, whatever addresses they
+// claim to forward for.
 func TestAddress_Rate(t *testing.T) {
 	t.Parallel()
 	proxy := must.Value(web.NewClients(web.ClientsConfig{TrustedProxies: []string{"127.0.0.1"}}))(t)

@@ -68,7 +68,7 @@ func (c *Connection) reportSilenced() {
 
 // silence makes a connection quiet, at once unless the log is being read for it: such a read ends first.
 func (w *worker) silence(c *Connection, cursor chan<- string) {
-	if t := &c.Turns; t.silenced != nil { // a connection waits already, and a later one takes over from it
+	if t := &c.Turns; t.silenced != nil { // another caller waits already: a later connection takes over from this one
 		t.silenced <- "" // there is room
 		t.next = nil
 	}

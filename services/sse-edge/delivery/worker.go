@@ -168,7 +168,7 @@ func (w *worker) begin(c *Connection, first cursor.Step) {
 	w.advance(c)
 }
 
-// fail ends a connection that could not be opened.
+// fail ends a connection that could not be opened, with the block that has its client reconnect.
 func (w *worker) fail(c *Connection, err error) {
 	w.of.cfg.SentAway(c.Request, c.Reader.Place, err)
 	w.of.CountRefused("unavailable")
@@ -545,7 +545,7 @@ func (w *worker) tick(now time.Time) {
 		default:
 			c.beatAt = now.Add(w.of.cfg.Heartbeat)
 			heap.Fix(&w.timers, c.timer)
-			w.advance(c) // no change woke it, but the end of the window has moved
+			w.advance(c) // no change woke it, but the end of the window may have moved
 			w.beat(c)
 		}
 	}

@@ -58,7 +58,7 @@ func newFiles(t *testing.T) Files {
 	return files
 }
 
-// system is a server with an edge's server.
+// system is a Server in front of an edge's server.
 type system struct {
 	front   *Server
 	url     string

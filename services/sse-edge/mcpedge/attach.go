@@ -356,7 +356,7 @@ func (a *attachments) takeOver(key string, revision uint64, where string) {
 	}
 }
 
-// takeLeft takes over a record that is released, or still that of the edge that is down.
+// takeLeft takes over a record that is released or missing, or still that of the edge that is down.
 func (a *attachments) takeLeft(key string, known attachRecord) {
 	r, revision, err := a.records.read(a.base, key)
 	switch {
@@ -444,7 +444,8 @@ func (a *attachments) hear(edge string) {
 }
 
 // tend takes over from edges that are down, renews records, writes records again that NATS has
-// lost (no revision means that there must be none), and tries failed claims and releases again.
+// lost (no revision means that there must be none), and tries failed take-overs, claims and releases
+// again.
 func (a *attachments) tend(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -185,8 +185,8 @@ func TestAttach_NewestConnection(t *testing.T) {
 	old.says(progress(3)) // and not the second one
 }
 
-// A client without an ID does not receive the events again that another edge has sent it, and this one's window has
-// yet to receive.
+// A client without an ID does not receive the events again that another edge has sent it, and that this one's window
+// has yet to receive.
 func TestAttach_WindowIsBehind(t *testing.T) {
 	b, u, edges := newMCPs(t, 1)
 	looks := must.Value(b.f.Backend.Conn.SubscribeSync("$JS.API.STREAM.INFO.MCP_0"))(t)

@@ -76,7 +76,7 @@ func (s *Service) legacyPost(c *fiber.Ctx, who caller) (err error) {
 	return refusal.WithID(err, p.only())
 }
 
-// unheardOf reports whether no session has a name, and one may.
+// unheardOf reports whether no session has a name, as far as the copy of the registry knows, and one may have it.
 func (s *Service) unheardOf(name string) bool {
 	_, ok := s.sessions.Session(name)
 	return !ok && uuid.Validate(name) == nil

@@ -181,7 +181,7 @@ func (s *Service) handOverAgain(c *fiber.Ctx, id json.RawMessage, state mcp.Hand
 }
 
 // statelessGet answers with the rest of a call's stream, which the event ID names with its session:
-// 204 when no event is left, and the error of a forgotten call as an event, since some clients take
+// 204 when no event is left, and the error of an unknown call as an event, since some clients take
 // a 4xx for the end of the server.
 func (s *Service) statelessGet(c *fiber.Ctx, who caller) error {
 	last := strings.Clone(c.Get(headerLastID))

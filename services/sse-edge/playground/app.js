@@ -18,8 +18,8 @@ function parseID(id) {
 }
 
 // Order judges each event by its sequence. `delivered` is the cursor up to which
-// all events had been delivered before this page was loaded, so after a reload an
-// event at or below it is a duplicate although this page never received it.
+// all events had been delivered before this page began to follow, so after a reload
+// an event at or below it is a duplicate although this page never received it.
 class Order {
   constructor(deliveredID) {
     this.reset(deliveredID)

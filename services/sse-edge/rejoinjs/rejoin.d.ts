@@ -120,7 +120,7 @@ export interface SubscribeOptions<Message = unknown> {
   onEvent?(event: RejoinEvent<Message>): unknown
   /** Is called for each gap. Default: a warning on the console. */
   onGap?(gap: Gap): unknown
-  /** Is called once, when no event will follow; its exceptions are written to the console. Default: errors are. */
+  /** Is called once, when no event will follow; its exceptions are written to the console. Default: an error that ends the subscription is. */
   onClose?(end: End): void
   /** Is called with each state but `closed`, which `onClose` reports. */
   onState?(state: Exclude<State, 'closed'>, detail: StateDetail): unknown

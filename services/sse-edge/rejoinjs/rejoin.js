@@ -323,7 +323,7 @@ class Subscription {
   #position = -1n // the cursor's
   #state = 'connecting'
   #retry = RETRY
-  #failures = 0 // connections in a row without connect
+  #failures = 0 // connections in a row without a connect event
   #token // of the next connection, when it was fetched after a 401
   #renewed = false // the last answer was a 401
   #stopped = false

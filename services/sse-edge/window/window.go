@@ -346,8 +346,8 @@ func (w *Window) nameOf(session string) *lives {
 	return n
 }
 
-// live enters the newest life of a session's name in the log, and the sequence of the
-// opening that names it, 0 when an event does. A newer opening ends all other lives.
+// live notes the newest life of a session's name, as the log names it, and the sequence
+// of the opening that does, 0 for an event. A newer opening ends all other lives.
 // Chains that wait for the session take the first life that is known.
 func (w *Window) live(session, life string, opened uint64) {
 	n := w.nameOf(session)
