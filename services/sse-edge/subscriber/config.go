@@ -33,12 +33,12 @@ type Config struct {
 	WriteTimeout time.Duration `name:"write-timeout" help:"How long a write to a client may stall before the connection is closed." default:"10s"`
 	// MaxConnections bounds the event streams that are open at a time.
 	MaxConnections int `name:"max-connections" help:"Maximum number of open event streams." default:"100000" placeholder:"N"`
-	// MaxSessionConnections bounds the streams of one session.
+	// MaxSessionConnections bounds the open event streams to one session.
 	MaxSessionConnections int `name:"max-session-connections" help:"Maximum number of open event streams per session." default:"10000" placeholder:"N"`
 	// MaxConnectionSessions bounds the sessions that one connection follows, or, where it names
 	// streams, the streams of its sessions. 0: a connection follows one session.
 	MaxConnectionSessions int `name:"max-connection-sessions" help:"Maximum number of sessions, or of streams of sessions, that one connection may follow; 0 for none." default:"500" placeholder:"N"`
-	// MaxAddressConnections bounds the streams of one client address; all of an IPv6 /64
+	// MaxAddressConnections bounds the open event streams of one client address; all of an IPv6 /64
 	// network are one.
 	MaxAddressConnections int `name:"max-address-connections" help:"Maximum number of open event streams per client address (IPv6: one /64 network)." default:"10000" placeholder:"N"`
 	// MaxAddressConnectRate bounds how often a client address may connect or poll, in

@@ -19,8 +19,8 @@ import (
 // pageBytes bounds a page: the first event that would exceed it begins the next one.
 const pageBytes = 4 << 20
 
-// Page answers a poll, at once when there are events or gaps to report, or else after at
-// most the requested wait. It counts until its last byte is written.
+// Page answers a poll, at once when there is an event, a gap or an end to report, or else
+// after at most the requested wait. It counts until its last byte is written.
 //
 // A page that is requested right after a 201 may lack the event: JetStream has it, the tail
 // receives it a moment later.
@@ -148,7 +148,7 @@ func (s *Service) Poll(ctx context.Context, r *cursor.Reader, wait time.Duration
 	}
 }
 
-// await waits until there may be a new event. It returns false when the poll's wait is over.
+// await waits until there may be a new event or an end. It returns false when the poll's wait is over.
 func (s *Service) await(ctx context.Context, changed <-chan struct{}, wait *time.Timer) bool {
 	select {
 	case <-changed:
@@ -173,7 +173,7 @@ const (
 )
 
 // pollFiltered is Poll for a client with a filter: it reads until the page is full, or
-// there are no more events, and none to wait for either.
+// there is nothing more. An empty page then waits for events until the wait is over.
 func (s *Service) pollFiltered(ctx context.Context, r *cursor.Reader, req Request) (page cursor.Step, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, req.Wait+OpenTimeout)
 	defer cancel()
