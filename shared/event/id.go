@@ -217,7 +217,7 @@ func Resolve(id ID, place TagParts, generations []Generation) (Verdict, uint64) 
 }
 
 // lostGeneration judges an ID of a generation that is not on the list. Either the partition was
-// rolled back to a copy of the log from before that generation, or it was merged with a later
+// rolled back to a copy of the log from before it, or the generation was merged with a later
 // one. Such an ID is never good: its generation may itself have followed a roll-back that left
 // no trace on the list. If there was none, all entries before the earliest start but the
 // origin's are shared. A list without the origin proves nothing.

@@ -34,7 +34,7 @@ type Entry struct {
 	// RawSubject is the NATS subject, as it is.
 	RawSubject string
 	// Valid says that RawSubject names an event or control entry of this log and lies in
-	// the partition of its session. Readers ignore other entries.
+	// the partition of its session. Of other entries, readers use only Begins and PurgedTo.
 	Valid bool
 	// Begins is the ID of the generation that begins with this entry, which is of no session; empty
 	// in all others.

@@ -181,8 +181,8 @@ func (l *Log) compareServers(ctx context.Context, p int, looks []cluster.Servers
 // Clients of a server that was not restarted, also of one that holds no partition, do not wait. They store once a
 // restarted server runs again, and the leader may have changed since: the generation begins with the first entry after
 // the last look before that. Where all were restarted, all clients wait, and the generation begins with the first entry
-// of the newest leader, if it is one of them. Else it begins at the end of the log; also when the entries are not found
-// in time.
+// since the newest leader leads, if that is one of them. Else it begins at the end of the log; also when the entries are
+// not found in time.
 func (l *Log) lostFrom(ctx context.Context, p int, info *jetstream.StreamInfo, at time.Time, known cluster.Servers, looks []cluster.Servers) (uint64, error) {
 	end := info.State.LastSeq + 1
 	leader, led := info.Cluster.Leader, info.Cluster.LeaderSince
@@ -249,7 +249,7 @@ func (a *arrivals) first(ids []string) (at time.Time) {
 // SetChecked records the result of a janitor's check of a partition for damage, in the generation
 // of a look and in the files of the server that led the partition then: no damage after damaged;
 // 0 for none at all. Nothing is recorded when another server leads by now, or in another
-// generation. A damage stays recorded also when the floor has passed it: a birth that was written
+// generation. Damage stays recorded also when the floor has passed it: a birth that was written
 // again since may lack events of its stream. Only the janitor that acts for the partition may call
 // it. Errors are those of [Log.BeginGeneration].
 func (l *Log) SetChecked(ctx context.Context, p int, state State, damaged uint64) error {

@@ -148,7 +148,7 @@ func (l *Log) expired(ctx context.Context, first uint64, gens []event.Generation
 	c := birthCopyIn(msg.Header)
 	switch {
 	case c == nil || c.Through+1 < first || !c.Holds(gens):
-	case c.Newest <= after: // no event up to Through, and later ones are above the floor
+	case c.Newest <= after: // no event after the cursor up to Through, and later ones are above the floor
 		return nil, nil //nolint:nilnil // nothing is missing
 	default: // the copy may be of a later floor, and events removed since lie above first
 		m.Certain = c.NewestRemoved > after && c.NewestRemoved < first || c.Newest < first

@@ -129,7 +129,7 @@ func (l *Log) replicated(ctx context.Context, p int, had Limits, settings Settin
 // changeAttempts is how often a change of a configuration is tried.
 const changeAttempts = 3
 
-// change lets edit change the configuration of a partition, whose metadata has only our own entries
+// change lets edit change the configuration of a partition, whose metadata has only our own keys
 // then, and stores it if edit reports so. JetStream stores a configuration as a whole and without a
 // comparison: one that was read long ago would undo later changes of the next acting janitor.
 // So edit is called again, with the present configuration, when this process was held up for longer

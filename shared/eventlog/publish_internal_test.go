@@ -113,7 +113,7 @@ func TestGather_ContextOfOneThatWaitsEnds(t *testing.T) {
 }
 
 // An event that was begun by itself and is stored in a batch, since the connection has just left a cluster,
-// gets its outcome.
+// does not stay counted as in flight.
 func TestSeries_SettledThoughStoredInABatch(t *testing.T) {
 	s := &Series{unanswered: 1}
 	w := &Publishing{queued: &queued{ack: Ack{Sequence: 7}, done: make(chan struct{})}, answered: s.answered}

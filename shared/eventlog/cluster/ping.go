@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// pingSubject is a request that every account may send to all servers of a cluster, which
-	// answer for this account alone; servers without a connection of it, if the request says so.
+	// pingSubject is the subject of a request that every account may send to all servers of a cluster.
+	// They answer for this account alone, and those without a connection of it only if the request says so.
 	pingSubject = "$SYS.REQ.ACCOUNT.PING.STATZ"
 	// pingWithin bounds the wait for answers, and pingQuiet that for another one when all
 	// known servers have answered.

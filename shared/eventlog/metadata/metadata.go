@@ -1,4 +1,4 @@
-// Package metadata is the codec of the entries that a log writes into the metadata of its JetStream streams. It does
+// Package metadata is the codec of the values that a log writes into the metadata of its JetStream streams. It does
 // no I/O.
 package metadata
 
