@@ -15,7 +15,7 @@ const (
 	ModeJWT  = "jwt"
 )
 
-// Config configures access control, and the issuer of the accepted tokens. Each field
+// Config configures access control, and the keys and claims of accepted tokens. Each field
 // is a flag of the programs that have access control.
 type Config struct {
 	// Auth is none or jwt; empty means none. Default: none.

@@ -7,7 +7,7 @@ import (
 
 // The reasons for which a token is refused. A client receives the same answer for all:
 // its token is not valid; only [ErrUnavailable] is not about the
-// token. The log and the metrics have the reason.
+// token. The program's log and metrics have the reason.
 var (
 	// ErrMissing is returned when there is no token.
 	ErrMissing = reason("missing", "there is no token")

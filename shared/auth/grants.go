@@ -33,7 +33,7 @@ type Grants struct {
 	Expires time.Time
 }
 
-// Everything returns the grants of all clients without access control.
+// Everything returns the grants that all clients have when there is no access control.
 func Everything() Grants {
 	return Grants{Publish: []Pattern{All}, Subscribe: []Pattern{All}, Admin: true}
 }

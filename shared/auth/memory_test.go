@@ -50,7 +50,7 @@ func TestCache_Expiry(t *testing.T) {
 	}
 }
 
-// After a clock that jumps forward, or a machine that slept, the monotonic clock lags: by that clock the token
+// After the wall clock jumps forward, or the machine has slept, the monotonic clock lags: by that clock the token
 // was remembered a moment ago.
 func TestCache_ClockJumps(t *testing.T) {
 	m, now := newMemory(), time.Now()

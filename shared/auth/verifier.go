@@ -163,7 +163,7 @@ type grantClaims struct {
 	Admin     bool      `json:"admin,omitempty"`
 }
 
-// check returns an error that wraps [ErrPattern] for the first pattern that can match no name.
+// check returns an error that wraps [ErrPattern] for the first pattern that can match no name, or no subject.
 func (g grantClaims) check() error {
 	for _, p := range slices.Concat(g.Publish, g.Subscribe) {
 		if err := p.Check(); err != nil {

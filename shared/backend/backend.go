@@ -67,7 +67,7 @@ func Open(ctx context.Context, cfg Config, name string, log *slog.Logger, opts .
 	})
 }
 
-// Create is Open for the one service that creates the missing ones. It waits for
+// Create is Open for the one service that creates missing parts of the log and missing buckets. It waits for
 // NATS, but not for the log. Errors are those of [eventlog.Create] and [session.Create], and
 // wrap [session.ErrUnavailable] when another bucket cannot be created.
 func Create(ctx context.Context, cfg Config, name string, settings eventlog.Settings, log *slog.Logger, opts ...nats.Option) (*Backend, error) {

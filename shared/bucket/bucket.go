@@ -88,7 +88,7 @@ const (
 	// come may have been removed.
 	idleFor = time.Second
 	// watchEvery is how often the leader is asked whether it has an entry that was not shown. That entry has to be
-	// shown until the next time.
+	// shown by the next time.
 	watchEvery = 2 * time.Second
 )
 

@@ -50,7 +50,7 @@ type edgeFault struct {
 	ContentType string
 	// Encoding is the answer's Content-Encoding.
 	Encoding string
-	// Forgets makes the edge send events again that are before the cursor already.
+	// Forgets makes the edge send events again that the cursor covers already.
 	Forgets bool
 	// EndAfter and StallAfter end the answer, or make it silent, after so many
 	// events or a refusal; 0 means never.

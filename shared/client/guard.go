@@ -22,7 +22,7 @@ func newGuard(parent context.Context) *guard {
 	return g
 }
 
-// expect starts the clock: the server has to send data within so much time.
+// expect starts the clock: unless it is stopped or started again within so much time, the request ends.
 func (g *guard) expect(within time.Duration) { g.timer.Reset(within) }
 
 // rest stops the clock.

@@ -218,7 +218,7 @@ func more(yes bool) error {
 	return nil
 }
 
-// envelope reports whether messages arrive in envelopes.
+// envelope reports whether messages arrive in envelopes: objects that also have their ID, stream, type and time.
 func (s *Subscriber) envelope() bool { return s.cfg.Stream == "" || s.cfg.Times }
 
 func (s *Subscriber) place(id string) position { return positionOf(id, s.cfg.Stream) }

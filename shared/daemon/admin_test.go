@@ -111,7 +111,7 @@ func TestAdmin_PprofIsOptional(t *testing.T) {
 }
 
 // A page whose name was made to resolve to this machine sends that name, and is one origin with
-// the port to its browser: only by the name it differs from a monitoring system.
+// the port to its browser: it differs from a monitoring system only by the name.
 func TestAttackRebindingAdminPort(t *testing.T) {
 	machine := must.Value(os.Hostname())(t)
 	url := startAdmin(t, Config{Pprof: true, AdminHosts: []string{"rejoin.example", "[2001:db8::1]"}}, NewEnv(nil))
