@@ -191,9 +191,9 @@ func Serve(ctx context.Context, nc *nats.Conn, answer func(Question) Answer) err
 	return scatter.Serve(ctx, nc, Subject, Parse, answer)
 }
 
-// Ask asks all edges and returns the answers that arrive within a time, or until known edges
-// have answered, and a moment longer. It returns no answers at once when no edge listens on
-// NATS. An answer that makes no sense does not count; when there are no others, the error
+// Ask asks all edges and returns the answers that arrive within a time, or until as many edges
+// as known have answered, and a moment longer. It returns no answers at once when no edge listens
+// on NATS. An answer that makes no sense does not count; when there are no others, the error
 // wraps [scatter.ErrUnknown], as all errors do.
 func Ask(ctx context.Context, nc *nats.Conn, q Question, known int, within time.Duration) ([]Answer, error) {
 	answers, err := scatter.Ask(ctx, nc, Subject, q, q.from, known, within)

@@ -103,7 +103,7 @@ func CanHandOver(method string) bool {
 	return method == MethodCallTool || method == MethodGetPrompt || method == MethodRead
 }
 
-// Content is equal for requests of the same method and parameters, but for their answers to the server.
+// Content is equal for requests of the same method and parameters, but for _meta and their answers to the server.
 func (r Request) Content() string {
 	params := maps.Clone(r.Params)
 	delete(params, "_meta")

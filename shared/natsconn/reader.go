@@ -37,7 +37,7 @@ type ReaderConfig struct {
 
 // Reader delivers the messages of a JetStream stream in their order, with an ordered
 // consumer (ADR-15 of NATS), until the first error: the caller begins again with
-// another one.
+// another Reader.
 //
 // The ordered consumer of nats.go repairs itself, and keeps a lock meanwhile. When its
 // request is lost with a connection that is 10 s, in which it cannot be stopped either
@@ -47,8 +47,8 @@ type ReaderConfig struct {
 //
 // In a cluster the consumer lies on any of the servers that hold the stream, in one copy.
 // That server may be behind the leader: when it has no more messages, the leader may have some. See
-// [Server.Clustered]. Nor do [Reader.Pending] and NumPending of a message prove that the server has no more: they
-// are too small at times (docs/upstream/0039).
+// [Server.Clustered]. [Reader.Pending] and NumPending of a message do not even prove that the server has no more:
+// they are too small at times (docs/upstream/0039).
 type Reader struct {
 	// Pending is how many messages there were to read when the consumer was made.
 	Pending uint64

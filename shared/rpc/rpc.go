@@ -37,7 +37,7 @@ var (
 	// ErrNobody is returned when no bridge listens: nothing was done.
 	ErrNobody = errors.New("no bridge listens")
 	// ErrUnknown is returned when the bridge did not answer in time or the connection
-	// was lost: it may have done the action.
+	// was lost: it may have carried out the action.
 	ErrUnknown = errors.New("the bridge did not answer")
 	// ErrAway is returned when there is no connection to NATS: nothing was done.
 	ErrAway = errors.New("NATS is unavailable")
@@ -121,7 +121,7 @@ type Answer struct {
 }
 
 // AnswerHeaders are the fields of an upstream's answer that its client gets: those of HTTP
-// for a client that needs a token, or shall repeat the request. MCP 2025-11-25, transports, has
+// for a client that needs a token, or is to try again later. MCP 2025-11-25, transports, has
 // Content-Type and Mcp-Session-Id besides, which are the edge's own.
 var AnswerHeaders = []string{"Www-Authenticate", "Retry-After"}
 

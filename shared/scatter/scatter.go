@@ -17,7 +17,7 @@ import (
 	"rejoin/shared/natsconn"
 )
 
-// ErrUnknown is returned when it is unknown whether all listeners have answered.
+// ErrUnknown is returned when the question was not sent, or when answers are lost, make no sense or are too many.
 var ErrUnknown = errors.New("the connections are not known")
 
 // backlog is how many questions may wait; the NATS client drops more, and their askers miss

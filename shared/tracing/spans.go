@@ -80,6 +80,6 @@ func (o Operation) OnEvent(at event.Subject) []attribute.KeyValue {
 	return append(o.On(at.String(), at.Session, at.Stream), semconv.MessagingDestinationPartitionID(strconv.Itoa(at.Partition)))
 }
 
-// Fail marks a span as failed. The log has the error: a trace has no error's text,
+// Fail marks a span as failed. The program's log has the error: a trace has no error's text,
 // as that may hold data that the receiver of traces may not see.
 func Fail(span trace.Span) { span.SetStatus(codes.Error, "") }
