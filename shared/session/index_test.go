@@ -87,7 +87,7 @@ func TestIndex_Lost(t *testing.T) {
 }
 
 // A registry that is older or newer than the log is corrected by the first look-up. Until then the
-// fences refuse a publish that it allows wrongly, and the log confirms its denials.
+// fences refuse a publish that it allows wrongly, and its denials are checked in the log.
 func TestIndex_OlderRecord(t *testing.T) {
 	t.Parallel()
 	other := session.New("s", "mallory", nil, time.Now())

@@ -1,6 +1,6 @@
 package session
 
-// Usage is the size of sessions, open or closed: the records of both are in memory.
+// Usage is the number of sessions, open or closed, and their size: the records of both are in memory.
 type Usage struct {
 	Sessions int64
 	// MetadataBytes is the size of all metadata and members, as stored.

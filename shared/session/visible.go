@@ -47,7 +47,7 @@ func (r *Registry) Visible(ctx context.Context, name string, may func(Record) bo
 	return r.judge(ctx, f)
 }
 
-// current reports whether the copy of a registered record still has the owner of the session: the
+// current reports whether the copy of a registered record still names the session's owner: the
 // bucket has nothing newer of its key, and no open life was sealed. A name is opened again only
 // after its record was removed, which is newer. (Of a bucket that is older than the log that
 // holds once the janitor has repaired it.) It takes two requests, as find does, and when it

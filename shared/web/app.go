@@ -1,8 +1,8 @@
 // Package web is the HTTP that Rejoin's services share: one Fiber application
 // with routes from several services, problem documents for every error, path
-// parameters that survive encoding, and an orderly stop. Before the routes run
-// access control, checks of hosts, origins and request heads, and rates;
-// bodies are read within a budget of memory.
+// parameters that survive encoding, and an orderly stop. Access control, checks
+// of hosts, origins and request heads, and rates come before the routes; bodies
+// are read within a budget of memory.
 package web
 
 import (

@@ -211,7 +211,7 @@ func (b *Body) Held() *quota.Part {
 	return b.held
 }
 
-// ErrNoMemory is returned when a body cannot be read or answered for want of memory.
+// ErrNoMemory is returned when a request cannot be read or answered for want of memory.
 var ErrNoMemory = New(CodeUnavailable, "The service holds as much for its clients, or for this one, as it may.")
 
 // Empty reports whether the request has no body.
@@ -297,7 +297,7 @@ func unfinished(err error) error {
 // freeAnswer is the size up to which an answer is not counted: as much as waits for any connection.
 const freeAnswer = 4 << 10
 
-// holdAnswer sends the answer of a handler, if it is larger.
+// holdAnswer sends the answer of a handler, if it is larger than freeAnswer.
 func holdAnswer(c *fiber.Ctx) error {
 	r := c.Response()
 	if r.IsBodyStream() || len(r.Body()) <= freeAnswer {

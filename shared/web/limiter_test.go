@@ -35,7 +35,7 @@ func TestLimiter_RateAndBurst(t *testing.T) {
 		if got := taken(l, "a", 100); got != 1 {
 			t.Errorf("after the wait: %d, want 1", got)
 		}
-		// At any pace, and with any requests dropped meanwhile, it adds up to the rate.
+		// At any pace, and with any number of refusals meanwhile, it adds up to the rate.
 		sum := 0
 		for range 600 {
 			time.Sleep(100 * time.Millisecond)

@@ -93,7 +93,7 @@ func (c *connections) track(conn net.Conn, state fasthttp.ConnState) {
 	}
 }
 
-// takers are the functions that take over connections from [TakeOver], by connection, until then.
+// takers are the functions that [TakeOver] gives connections to, by connection, until they have them.
 var takers sync.Map
 
 // TakeOver gives a request's connection to take after the handler, without a response. It calls take even
