@@ -111,7 +111,7 @@ func (c *configFile) set(name string, node *yaml.Node, flags []*kong.Flag) error
 	return nil
 }
 
-// inFile reports whether a flag can be set in the file, as each can that the environment sets.
+// inFile reports whether a flag can be set in the file: all flags with a variable of the environment can, but --config.
 func inFile(f *kong.Flag) bool { return len(f.Envs) > 0 && f.Name != "config" }
 
 func unknownSetting(name string, flags []*kong.Flag) error {

@@ -71,7 +71,7 @@ const (
 	// one, and Held.
 	Request Action = "request"
 	// Cancel reports that the connection of the client that waited for Ask.Stream has closed: 202. With
-	// Ask.Resumable the client may reconnect: a [Check] reports that. When an edge has asked about a newer
+	// Ask.Resumable the client may reconnect: a [Check] reports that it has. When an edge has asked about a newer
 	// connection already, the client is connected.
 	Cancel Action = "cancel"
 )
