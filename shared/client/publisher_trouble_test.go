@@ -204,8 +204,8 @@ func TestPublisher_BatchIsRefusedByAProxy(t *testing.T) {
 	}
 }
 
-// A proxy may redirect a POST after the server has received it, and 301, 302 and 303 make a GET of it: the server of
-// that does not know the message. The error has the address.
+// A proxy may redirect a POST after the server has received it, and 301, 302 and 303 make a GET of it: the answer to
+// the GET proves nothing about the message. The error has the address.
 func TestPublisher_RedirectedToAGet(t *testing.T) {
 	moved := "redirected to GET http://ingest/moved" + mainPath
 	for _, tt := range []struct {

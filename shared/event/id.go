@@ -258,8 +258,8 @@ func NextGenerations(generations []Generation, more ...Generation) []Generation 
 }
 
 // KeepGenerations returns a list of generations with those that an earlier look at the same partition has
-// seen and that are not on it any more: a janitor has overwritten it with an older list. Lists that have nothing in
-// common are of different logs: they are left as they are.
+// seen and that are not on it any more: a janitor has overwritten it with an older list, or a new leader lags. Lists
+// that have nothing in common are of different logs: they are left as they are.
 func KeepGenerations(earlier, generations []Generation) []Generation {
 	isKnown := func(g Generation) bool { return HasGeneration(earlier, g.ID) }
 	if !slices.ContainsFunc(generations, isKnown) {

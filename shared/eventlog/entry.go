@@ -209,8 +209,8 @@ func (o Opening) encode() ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// BirthCopy is the state of a stream in a birth that is written again. It proves a cursor of a quiet
-// stream complete though all entries around it have expired.
+// BirthCopy is the state of a stream in a birth that is written again. It can prove that a cursor of a
+// quiet stream is complete though all entries around it have expired.
 type BirthCopy struct {
 	// Newest is the sequence of the stream's newest event; 0 when there was none.
 	Newest uint64

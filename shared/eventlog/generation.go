@@ -312,7 +312,7 @@ func (l *Log) AwaitGeneration(ctx context.Context, session string) error {
 	return err
 }
 
-// unavailable returns the error of an event that was not sent since its generation could not be begun.
+// unavailable returns the error of a message that was not sent since the generation could not be begun.
 func unavailable(err error) error {
 	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrFull) {
 		return err

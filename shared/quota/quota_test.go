@@ -52,7 +52,7 @@ func TestPool_Each(t *testing.T) {
 	}
 }
 
-// Any client can take nothing, also one that has too much.
+// A take of 0 succeeds always, also for a client that has too much.
 func TestPool_TakeNothing(t *testing.T) {
 	p := quota.NewPool(8)
 	if !p.Take("a", 6) || !p.Take("b", 2) || !p.Take("a", 0) || p.Wait(t.Context(), "a", 0) != nil || p.Used() != 8 {

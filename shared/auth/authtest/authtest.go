@@ -27,7 +27,7 @@ func Config(t testing.TB) auth.Config {
 	return auth.Config{Auth: auth.ModeJWT, SecretFile: path, Audience: Audience}
 }
 
-// Token returns a token that is good for an hour, after change has changed it.
+// Token returns a token that is good for an hour, unless change makes another one of it.
 func Token(t testing.TB, subject string, change func(*auth.Token)) string {
 	t.Helper()
 	now := time.Now()
