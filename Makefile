@@ -11,10 +11,10 @@ GOVULNCHECK  := .tools/govulncheck@$(GOVULNCHECK_VERSION)/govulncheck
 NFPM         := .tools/nfpm@$(NFPM_VERSION)/nfpm
 
 SHELL       := /bin/bash
-# Debian has proxies there, which not everybody's PATH has.
+# Debian's proxies are there, outside the PATH of some users.
 export PATH := $(PATH):/usr/sbin
 .SHELLFLAGS := -euo pipefail -c
-# As of GOBUILD, so that tests, linters and builds share what is compiled.
+# As in GOBUILD, so that tests, linters and builds share compiled packages.
 export CGO_ENABLED ?= 0
 export GOFLAGS     ?= -trimpath
 .DEFAULT_GOAL := help
@@ -29,7 +29,7 @@ GOBUILD  := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w -X 
 URL      ?= $(if $(findstring .,$(MODPATH)),https://$(MODPATH))
 # Where make install puts files; DESTDIR goes before it, for packages.
 PREFIX   ?= /usr/local
-# The directories of the workspace's modules; the first one is the root, which holds what only
+# The directories of the workspace's modules; the first one is the root, with code that only
 # this repository uses: the standalone program, deploy/, examples/, e2e/ and bench/.
 MODULES  = $(shell go list -m -f '{{.Dir}}')
 
@@ -39,10 +39,10 @@ GOVULNDB ?= https://vuln.go.dev
 RESTARTS ?= all
 KILLS    ?= 2
 RATE     ?= 1000
-# Of make sim: how many schedules, and the seed of the first; 0: from the clock.
+# For make sim: the number of schedules, and the first seed; 0: from the clock.
 SEEDS    ?= 1000
 SEED     ?= 0
-# Of make powercut: how many power cuts.
+# For make powercut: the number of power cuts.
 IMAGES   ?= 30
 
 .PHONY: help
@@ -72,34 +72,33 @@ install: ## Build rejoin, and install it with its shell completion below PREFIX 
 # Packages wait for most of their time: for servers, clients and clocks.
 AT_ONCE := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
-# A run of the tests is not debugged, and without DWARF a program is linked in two thirds of the time:
-# the tests themselves, and those that they build.
+# Tests are not debugged, and without DWARF a program links in two thirds of the time: the tests
+# themselves, and the programs that they build.
 test test-short race: export GOFLAGS += -ldflags=-w
 
 .PHONY: test
-test: ## Run the tests of every module; install the programs that they run (Debian, Ubuntu). TESTFLAGS are go test's.
+test: ## Run the tests of every module; install the programs that they run (Debian, Ubuntu). TESTFLAGS are those of go test.
 	@e2e/programs.sh
 	go test -timeout 40m -p $(AT_ONCE) -parallel 8 $(TESTFLAGS) work
 
-# What starts programs, of this project or of others.
+# Packages whose tests start programs, own or third-party.
 LONG := ^$(MODPATH)/(bench|deploy|e2e|examples|standalone)|/rejoinjs$$
 
 .PHONY: test-short
-test-short: ## Run the tests that start no programs, which need Go alone: about a minute.
+test-short: ## Run the tests that start no programs and need only Go: about a minute.
 	go test -timeout 10m -parallel 16 $(TESTFLAGS) $$(go list work | grep -vE '$(LONG)')
 
-# What documents and examples say is carried out by programs of others, in pages the browser has
-# the work, builds have no races of ours, what NATS permits is its own doing, a cluster that is
-# started as a whole elects for ten seconds, publishing waits for three after a program was killed,
-# attacks are one step after the other, or are measured, and the detector would be too, and bodies in
-# logs are looked for one by one; `make test` does it.
+# Left to `make test`: third-party programs run the commands of documents and examples; the browser does
+# the work in pages; builds have no races of ours; NATS checks its permissions; a cluster that starts
+# as a whole elects for ten seconds; publishing waits for three after a program was killed; attacks
+# run step by step, or are measured, with the detector's share; logs are searched body by body.
 NORACE := ^(TestAttack|TestConsumers_|TestPermissions_|TestPrivileges_|TestReplies_|TestImports_|TestHeaders_Act|TestMCP_Kills|TestGoClient_ClusterServersAreKilled|TestProgramLog_|TestAdminPage|TestPlayground|TestBrowser|TestJavaScriptClient|TestTLS_Browser|TestEras|TestOpenAPI|TestModpath|TestKubernetes|TestInstall|TestExamples|TestDocument|TestConformance|TestRelease|TestClusterRestore|TestGeneration_AllServersRestart)
 
 .PHONY: race
 race: export CGO_ENABLED = 1
-# Every program that ends would wait for a second, for the reports of others of its goroutines.
+# Else every program waits for a second at its end, for reports of its other goroutines.
 race: export GORACE = atexit_sleep_ms=50
-race: ## Run the tests of every module with the race detector, but for those of pages, documents, examples, attacks and whole clusters.
+race: ## Run the tests of every module with the race detector, without those of pages, documents, examples, attacks and whole clusters.
 	@e2e/programs.sh gcc
 	go test -race -vet=off -timeout 40m -parallel 8 -skip '$(NORACE)' $(TESTFLAGS) work
 
@@ -108,15 +107,15 @@ sim: ## Run SEEDS (1000) schedules of the simulation, from SEED on, and a quarte
 	go test -count=1 -run '^TestSimulation' -v -timeout 20m $(TESTFLAGS) ./e2e -seeds=$(SEEDS) -seed=$(or $(filter-out 0,$(SEED)),$$(date +%s))
 
 .PHONY: attack
-attack: ## Attack the standalone program in one way after the other, and print what each attack took; with TLS=1 over TLS and HTTP/2.
+attack: ## Attack the standalone program in one way after the other, and print the cost of each; with TLS=1 over TLS and HTTP/2.
 	go test -count=1 -run '^TestAttack' -v -timeout 20m $(TESTFLAGS) ./e2e $(if $(TLS),-tls) | grep -E '^(=== RUN|ok|FAIL|panic|--- )|ATTACK|\.go:[0-9]+:'
 
 .PHONY: natskills
-natskills: ## Kill NATS 60 times within a second of its start, under publishers and subscribers: nothing is lost, and nobody is told of a gap.
+natskills: ## Kill NATS 60 times within a second of its start, under publishers and subscribers: no event is lost, and no client receives a gap.
 	go test -count=1 -run '^TestGoClient_NATSIsKilled$$' -v -timeout 20m $(TESTFLAGS) ./e2e -nats-kills=60
 
 .PHONY: mcpkills
-mcpkills: ## Kill edges, bridges and NATS during 500 MCP calls of 50 steps and 20 s, then again while calls begin, then with a cluster of NATS, and print what became of them.
+mcpkills: ## Kill edges, bridges and NATS during 500 MCP calls of 50 steps and 20 s, then again while calls begin, then with a cluster of NATS, and print their outcomes.
 	go test -count=1 -run '^TestMCP_Kills$$' -v -timeout 20m -parallel 1 $(TESTFLAGS) ./e2e -mcp-calls=500 -mcp-steps=50 -mcp-pause=400ms
 	go test -count=1 -run '^TestMCP_Kills$$' -v -timeout 20m -parallel 1 $(TESTFLAGS) ./e2e -mcp-calls=500 -mcp-young
 	go test -count=1 -run '^TestMCP_Kills$$' -v -timeout 20m -parallel 1 $(TESTFLAGS) ./e2e -mcp-cluster
@@ -153,7 +152,7 @@ fmt: $(GOLANGCILINT) ## Format the code.
 	$(GOLANGCILINT) fmt
 
 .PHONY: bench
-bench: ## Measure the whole system; CASES="…" and REPS=n choose what and how often.
+bench: ## Measure the whole system; CASES="…" and REPS=n choose cases and repetitions.
 	go run ./bench
 
 .PHONY: tidy
@@ -162,20 +161,20 @@ tidy: ## Tidy every module's go.mod and sync the workspace.
 	go work sync
 
 .PHONY: deps
-deps: ## List newer versions of what all modules need; UPDATE=yes takes them, PATCH=yes only patches.
+deps: ## List newer versions of the dependencies; UPDATE=yes takes them, PATCH=yes only patches.
 ifeq ($(UPDATE)$(PATCH),)
 	@go list -m -u -f '{{if and .Update (not .Indirect)}}{{.Path}} {{.Version}} → {{.Update.Version}}{{end}}' all | sed '/^$$/d'
 else
 	@for module in $(MODULES); do echo "== update $$module"; \
 		(cd "$$module" && GOWORK=off go get -u$(if $(PATCH),=patch) -t ./...); done
-	@# What one module has taken moves the others that need it.
+	@# An update in one module moves the others that need it.
 	$(MAKE) tidy
 	go work sync
 	$(MAKE) tidy
 endif
 
 .PHONY: vuln
-vuln: $(GOVULNCHECK) ## Look for known vulnerabilities in what every module's code calls (database: GOVULNDB).
+vuln: $(GOVULNCHECK) ## Look for known vulnerabilities in the code that every module calls (database: GOVULNDB).
 	@failed=; for module in $(MODULES); do echo "== govulncheck $$module"; \
 		(cd "$$module" && GOWORK=off $(CURDIR)/$(GOVULNCHECK) -db '$(GOVULNDB)' -test ./...) || failed=yes; \
 	done; [ -z "$$failed" ]

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Checks that the programs that the tests run are installed: a browser, the proxies of
-# docs/operations.md, Node and npm for the JavaScript client and the MCP clients of others,
+# docs/operations.md, Node and npm for the JavaScript client and third-party MCP clients,
 # curl and Python for the examples. Arguments name further ones: "gcc" for the race detector.
 #
-# On Debian and Ubuntu it installs what is missing with apt-get, and asks first on a
-# terminal. Elsewhere it prints all that is missing, and the command that installs it with
-# Homebrew, and fails. It prints nothing when all is there.
+# On Debian and Ubuntu it installs missing programs with apt-get, and asks first on a
+# terminal. Elsewhere it prints the missing ones and the command to install them with
+# Homebrew, and fails. It prints nothing when none is missing.
 set -euo pipefail
 
-# Debian keeps proxies out of the PATH of those who are not root.
+# Debian keeps proxies out of the PATH of users other than root.
 has() { PATH="$PATH:/usr/sbin" command -v "$1" >/dev/null; }
 
 missing=()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Brings up a Docker engine on a Debian machine that can pull no image, with stand-ins for
-# the images that deploy/ begins with. The one of Go holds this machine's modules, so it is
-# made anew when they are others.
+# the images that deploy/ begins with. The one of Go has this machine's modules, and is built
+# again when they change.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

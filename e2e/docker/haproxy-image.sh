@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes an image of HAProxy 3.0 under the given tag from Debian's packages, for machines
-# with a Docker engine that can pull no image. Nothing is done when the tag is there.
+# with a Docker engine that can pull no image. It does nothing when the tag exists.
 set -euo pipefail
 tag=$1
 docker image inspect "$tag" >/dev/null 2>&1 && exit 0
