@@ -28,6 +28,6 @@ test('a session is followed with all its streams and types, until it is closed',
     if (got.length === 3) await close('flow')
   }
   assert.deepEqual(got, ['a message 1', 'b progress 2', 'a 進捗 3'])
-  for await (const _ of subscribe({ session: 'flow', stream: 'a', base }, { from: 'now' })) assert.fail('it has ended, and all that comes is its end')
+  for await (const _ of subscribe({ session: 'flow', stream: 'a', base }, { from: 'now' })) assert.fail('the session has ended: only its end follows')
   await assert.rejects(publish('flow', 'a', counted(4), { base }), { status: 409, code: 'session_closed', unknown: false })
 })

@@ -1,4 +1,4 @@
-// A program with examples/typescript/subscribe.ts whose handler throws what fetch throws.
+// A program with examples/typescript/subscribe.ts whose handler throws the error type of fetch.
 import { follow } from '../../examples/typescript/subscribe.ts'
 
 await follow({

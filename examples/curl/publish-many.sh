@@ -3,9 +3,9 @@
 #
 #   ./publish-many.sh demo main messages.ndjson [key]
 #
-# REJOIN_URL says where Rejoin is, REJOIN_TOKEN is a bearer token. The key counts together
-# with the place of a line in the file, so a repetition of the whole file stores what is
-# missing and nothing twice, within two minutes.
+# REJOIN_URL is Rejoin's address, REJOIN_TOKEN is a bearer token. The key counts together
+# with the index of a line in the file, so a repetition of the whole file stores the missing
+# messages and none twice, within two minutes.
 #
 # In session and stream, each character besides letters, digits, "-", ".", "_" and "~" has to be
 # percent-encoded: a/b is a%2Fb.
@@ -33,7 +33,7 @@ while [ "$SECONDS" -lt 100 ]; do
 	case $status in
 	200)
 		# The summary. "stopped" is about the log or the session, "unknown" about messages
-		# without an answer; "refused" is for good, and "errors" says why.
+		# without an answer; "refused" is final, and "errors" has the reasons.
 		if grep -q '"unknown":0,' "$answer" && grep -q '"stopped":null}' "$answer"; then
 			echo "$(cat "$answer")"
 			grep -q '"refused":0,' "$answer"

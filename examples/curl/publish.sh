@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Publishes the lines of standard input, each one JSON message, one after the other, and
-# prints what Rejoin says of them. It stops at the first one that is not stored for sure.
+# prints Rejoin's answers. It stops at the first one that is not stored for sure.
 #
 #   echo '{"order":17}' | ./publish.sh demo main [key]
 #
-# REJOIN_URL says where Rejoin is, REJOIN_TOKEN is a bearer token. The idempotency key of a
+# REJOIN_URL is Rejoin's address, REJOIN_TOKEN is a bearer token. The idempotency key of a
 # line is the key and the line's number: run it again with the same key, within two minutes,
-# and what is stored already is not stored again.
+# and no stored line is stored again.
 #
 # In session and stream, each character besides letters, digits, "-", ".", "_" and "~" has to be
 # percent-encoded: a/b is a%2Fb.
@@ -23,8 +23,8 @@ headers=(-H 'Content-Type: application/json' ${REJOIN_TOKEN:+-H "Authorization: 
 answer=$(mktemp)
 trap 'rm -f "$answer"' EXIT
 
-# curl repeats what got no answer, 408, 429 and 5xx, as long as Rejoin is sure to know the
-# key (two minutes, less what the last attempt may take), and waits as Retry-After says.
+# curl repeats requests without an answer, or with 408, 429 and 5xx, while Rejoin is sure to know
+# the key (two minutes, less the time of the last attempt), and waits for Retry-After.
 repeat=(--max-time 15 --retry 1000 --retry-delay 1 --retry-max-time 100 --retry-all-errors)
 
 n=0

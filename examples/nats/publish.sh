@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Publishes the lines of standard input, each one JSON message, through ingest on NATS, and
-# prints what it says of them. It stops at the first one that is not stored for sure.
+# prints its answers. It stops at the first one that is not stored for sure.
 #
 #   echo '{"order":17}' | ./publish.sh demo main [key]
 #
-# It needs the NATS command line; NATS_URL and NATS_CREDS, or a context of it, say where the
-# server is. In session and stream, each character besides letters, digits, "-" and "_" has
+# It needs the NATS command line; NATS_URL and NATS_CREDS, or a context of it, name the
+# server. In session and stream, each character besides letters, digits, "-" and "_" has
 # to be written =XX, in upper-case hexadecimal: a/b is a=2Fb.
 set -euo pipefail
 
@@ -30,8 +30,8 @@ while IFS= read -r message || [ -n "$message" ]; do
 	fi
 	deadline=$((SECONDS + 100)) # the log knows the key for two minutes
 	while :; do
-		# Without --no-templates, {{ would mean something, and -5 without --; standard input is the loop's.
-		# Without an answer it may be stored or not, so the same again.
+		# --no-templates keeps {{ as it is, and -- keeps -5; standard input is the loop's.
+		# A message without an answer may be stored or not, so it is sent again.
 		answer=$(nats request --raw --no-templates --timeout=5s -H "Idempotency-Key:$key-$n" -- "mcp.ingest.$session.$stream" "$message" </dev/null) || answer=
 		case $answer in
 		'{"id":'*) echo "$answer" && break ;;

@@ -3,7 +3,7 @@
 
     echo '{"order":17}' | python3 publish.py demo main
 
-REJOIN_URL says where Rejoin is, REJOIN_TOKEN is a bearer token.
+REJOIN_URL is Rejoin's address, REJOIN_TOKEN is a bearer token.
 """
 
 import argparse
@@ -18,15 +18,15 @@ import urllib.parse
 import urllib.request
 import uuid
 
-# Rejoin knows a key again for two minutes. In this many seconds the last attempt begins.
+# Rejoin remembers a key for two minutes. The last attempt begins within this many seconds.
 REPEAT_WITHIN = 100
 TIMEOUT = 15
-# Codes for which a request that was stopped is not repeated.
+# Codes for which a stopped request is not repeated.
 ENDED = ("session_closed", "stream_closed", "invalid_body")
 
 
 class PublishError(Exception):
-    """Not stored for sure. `unknown` says whether it may be stored all the same."""
+    """Not stored for sure. `unknown` reports whether it may be stored all the same."""
 
     def __init__(self, reason, unknown):
         super().__init__(reason)
@@ -39,8 +39,8 @@ def publish(base, session, stream, message, key, token=None):
 
 
 def publish_many(base, session, stream, messages, key, token=None):
-    """Stores messages in one request and returns what became of each, in their order:
-    {"index", "id", "duplicate"}, or {"index", "code", "detail"} for one that is refused.
+    """Stores messages in one request and returns the result of each, in their order:
+    {"index", "id", "duplicate"}, or {"index", "code", "detail"} for a refused one.
 
     The key counts together with the index, so repeating all of it stores nothing twice.
     """
@@ -75,10 +75,10 @@ def repeat(base, session, stream, body, key, token, content_type, done):
             except urllib.error.HTTPError as error:
                 response = error  # is a response as well
             with response:
-                if response.headers.get_content_type() == "text/event-stream":  # of a GET, and it has no end
+                if response.headers.get_content_type() == "text/event-stream":  # of a GET, without an end
                     raise PublishError("the request was redirected to " + response.url, True)
                 answer = response.read()
-            moved = response.url != url  # a redirect has made a GET of it
+            moved = response.url != url  # a redirect has made it a GET
             if response.status < 300:
                 result = done(response.status, answer)
                 if result is not None:
@@ -87,8 +87,8 @@ def repeat(base, session, stream, body, key, token, content_type, done):
             else:
                 reason = answer.decode(errors="replace")
                 if 400 <= response.status < 500 and response.status not in (408, 425, 429):
-                    raise PublishError(reason, unknown or moved)  # refused, and it will be again
-                # These two say that it is not stored. A proxy's 502 or 504, say, does not.
+                    raise PublishError(reason, unknown or moved)  # refused for good
+                # These two mean that it is not stored. A proxy's 502 or 504, say, does not.
                 if moved or response.status != 429 and code_of(reason) not in ("unavailable", "storage_full"):
                     unknown = True
                 retry_after = seconds(response.headers.get("Retry-After"))

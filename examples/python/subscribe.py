@@ -3,8 +3,8 @@
 
     python3 subscribe.py demo main place.txt
 
-The file holds the place behind the last event that was dealt with. REJOIN_URL says where
-Rejoin is, REJOIN_TOKEN is a bearer token.
+The file holds the cursor after the last handled event. REJOIN_URL is Rejoin's address,
+REJOIN_TOKEN is a bearer token.
 """
 
 import http.client
@@ -24,7 +24,7 @@ def events(request):
     """Yields (type, id or None, data) until the connection ends. An event that was cut off is left out."""
     try:
         with urllib.request.urlopen(request, timeout=SILENCE) as response:
-            if response.status == 204:  # closed, and there is nothing after the place
+            if response.status == 204:  # closed, without an event after the cursor
                 yield "close", None, ""
             kind, place, data = "message", None, []
             for line in response:
@@ -42,14 +42,14 @@ def events(request):
                     if data:
                         yield kind, place, "\n".join(data)
                     kind, place, data = "message", None, []
-    except (OSError, http.client.HTTPException) as error:  # it is down, or the connection broke: connect again
+    except (OSError, http.client.HTTPException) as error:  # it is down, or the connection broke: reconnect
         if isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code not in (408, 425, 429):
             raise
         print(f"{request.full_url}: {error}; trying again", file=sys.stderr, flush=True)
 
 
 def follow(url, load, save, on_message, on_gap, token=None):
-    """Returns when the stream is closed and everything in it was dealt with."""
+    """Returns when the stream is closed and all its events are handled."""
     pause = 3.0
     while True:
         headers = {"Accept": "text/event-stream"}
@@ -57,7 +57,7 @@ def follow(url, load, save, on_message, on_gap, token=None):
             headers["Last-Event-ID"] = place
         if token:
             headers["Authorization"] = "Bearer " + token
-        # What load, save and the callbacks raise ends the program; only events connects again.
+        # Exceptions of load, save and the callbacks end the program; only events reconnects.
         for kind, place, data in events(urllib.request.Request(url, headers=headers)):
             if kind == "retry":
                 pause = int(data) / 1000
@@ -66,14 +66,14 @@ def follow(url, load, save, on_message, on_gap, token=None):
             elif data and kind not in ("connect", "cursor", "close", "expiring") and not kind.startswith("rejoin."):  # empty: a proxy's; rejoin.: of a later version
                 on_message(kind, place, json.loads(data))
             if place:
-                save(place)  # after what was dealt with, never before it
+                save(place)  # after the handled event, never before it
             if kind == "close":
                 return
         time.sleep(pause * random.uniform(1, 1.5))
 
 
 class File:
-    """A place in a file that is replaced as a whole, so that a crash leaves the old one."""
+    """A cursor in a file that is replaced as a whole, so that a crash leaves the old one."""
 
     def __init__(self, path):
         self.path = path
@@ -103,7 +103,7 @@ def main():
         file.load,
         file.save,
         on_message=lambda kind, place, message: print(place, kind, json.dumps(message, separators=(",", ":")), flush=True),
-        # What was missed has to come from somewhere else: ask whoever has the whole state.
+        # Get the missed events from elsewhere: ask the service that has the whole state.
         on_gap=lambda gap: print("events are missing:", gap["reason"], file=sys.stderr, flush=True),
         token=os.environ.get("REJOIN_TOKEN"),
     )

@@ -1,5 +1,5 @@
-// subscribe.ts with rejoin.js, the JavaScript client: it reconnects, keeps the place, renews
-// tokens and notices a connection that died in silence.
+// subscribe.ts with rejoin.js, the JavaScript client: it reconnects, keeps the cursor, renews
+// tokens and notices a dead connection.
 //
 //   node follow.ts demo main place.txt
 import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs'

@@ -3,7 +3,7 @@
 //
 //   echo '{"order":17}' | node publish.ts demo main [--many]
 //
-// REJOIN_URL says where Rejoin is, REJOIN_TOKEN is a bearer token.
+// REJOIN_URL is Rejoin's address, REJOIN_TOKEN is a bearer token.
 import { randomUUID } from 'node:crypto'
 import { realpathSync } from 'node:fs'
 import { createInterface } from 'node:readline'
@@ -14,13 +14,13 @@ export type Stored = { id: string; duplicate: boolean }
 export type Result = { index: number } & (Stored | { code: string; detail?: string })
 export type Target = { base: string; session: string; stream: string; token?: string }
 
-// Rejoin knows a key again for two minutes. In this time the last attempt begins.
+// Rejoin remembers a key for two minutes. The last attempt begins within this time.
 const REPEAT_WITHIN = 100_000
 const TIMEOUT = 15_000
-// Codes for which a request that was stopped is not repeated.
+// Codes for which a stopped request is not repeated.
 const ENDED = ['session_closed', 'stream_closed', 'invalid_body']
 
-/** Not stored for sure. `unknown` says whether it may be stored all the same. */
+/** Not stored for sure. `unknown` reports whether it may be stored all the same. */
 export class PublishError extends Error {
   unknown: boolean
   constructor(reason: string, unknown: boolean) {
@@ -35,7 +35,7 @@ export async function publish(to: Target, message: string, key: string): Promise
 }
 
 /**
- * Stores messages in one request and tells what became of each, in their order. The key
+ * Stores messages in one request and returns the result of each, in their order. The key
  * counts together with the index, so repeating all of it stores nothing twice.
  */
 export async function publishMany(to: Target, messages: string[], key: string): Promise<Result[]> {
@@ -63,7 +63,7 @@ async function repeat<T>(to: Target, body: string, key: string, type: string, do
       // A large body takes longer; the attempt ends before the key is forgotten.
       const limit = Math.min(TIMEOUT + (body.length >> 5), deadline + TIMEOUT - Date.now())
       const response = await fetch(url, { method: 'POST', headers, body, signal: AbortSignal.timeout(limit) })
-      if (response.headers.get('Content-Type')?.startsWith('text/event-stream')) { // of a GET, and it has no end
+      if (response.headers.get('Content-Type')?.startsWith('text/event-stream')) { // of a GET, without an end
         await response.body!.cancel()
         throw new PublishError('the request was redirected to ' + response.url, true)
       }
@@ -73,9 +73,9 @@ async function repeat<T>(to: Target, body: string, key: string, type: string, do
         if (result !== null) return result
         unknown = true
       } else if (response.status >= 400 && response.status < 500 && ![408, 425, 429].includes(response.status)) {
-        throw new PublishError(answer, unknown || response.redirected) // refused, and it will be again; a redirect may have made a GET of it
+        throw new PublishError(answer, unknown || response.redirected) // refused for good; a redirect may have made it a GET
       } else if (response.redirected || response.status !== 429 && !['unavailable', 'storage_full'].includes(codeOf(answer))) {
-        unknown = true // those say that it is not stored; a proxy's 502 or 504, say, does not
+        unknown = true // those mean that it is not stored; a proxy's 502 or 504, say, does not
       }
       reason = answer
       retryAfter = 1000 * (Number(response.headers.get('Retry-After')) || 0) // a proxy's may be a date

@@ -3,8 +3,8 @@
 //
 //   node subscribe.ts demo main place.txt
 //
-// The file holds the place after the last event that was dealt with. REJOIN_URL says where
-// Rejoin is, REJOIN_TOKEN is a bearer token. With rejoin.js it is a few lines: follow.ts.
+// The file holds the cursor after the last handled event. REJOIN_URL is Rejoin's address,
+// REJOIN_TOKEN is a bearer token. With rejoin.js it is a few lines: follow.ts.
 import { existsSync, readFileSync, realpathSync, renameSync, writeFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 
@@ -18,7 +18,7 @@ async function* events(url: string, headers: Record<string, string>): AsyncGener
   const silence = setTimeout(() => connection.abort(), SILENCE)
   try {
     const response = await fetch(url, { headers, signal: connection.signal })
-    if (response.status === 204) yield { type: 'close', data: '' } // closed, and there is nothing after the place
+    if (response.status === 204) yield { type: 'close', data: '' } // closed, without an event after the cursor
     if (!response.ok && response.status < 500 && ![408, 425, 429].includes(response.status)) throw new Refused(await response.text())
     if (response.status !== 200) throw new TypeError('status ' + response.status)
     const decoder = new TextDecoder()
@@ -60,25 +60,25 @@ export type Options = {
   onGap(gap: { reason: string; certain: boolean; stream: string | null; requested: string; resumesAt: string }): void
 }
 
-/** Resolves when the stream is closed and everything in it was dealt with. */
+/** Resolves when the stream is closed and all its events are handled. */
 export async function follow({ url, token, load, save, onMessage, onGap }: Options): Promise<void> {
   for (let pause = 3000; ; await sleep(pause * (1 + Math.random() / 2))) {
     const headers: Record<string, string> = { Accept: 'text/event-stream' }
     const place = load()
     if (place) headers['Last-Event-ID'] = place
     if (token) headers['Authorization'] = 'Bearer ' + token
-    // What load, save and the callbacks throw ends the program; only events connects again.
+    // Errors of load, save and the callbacks end the program; only events reconnects.
     for await (const event of events(url, headers)) {
       if (event.type === 'retry') pause = Number(event.data)
       else if (event.type === 'gap') onGap(JSON.parse(event.data))
       else if (event.data && !/^(connect|cursor|close|expiring|rejoin\..*)$/s.test(event.type)) onMessage(event) // empty: a proxy's; rejoin.: of a later version
-      if (event.id) save(event.id) // after what was dealt with, never before it
+      if (event.id) save(event.id) // after the handled event, never before it
       if (event.type === 'close') return
     }
   }
 }
 
-/** Rejoin will not answer otherwise the next time. */
+/** Rejoin refuses for good. */
 export class Refused extends Error {}
 
 if (import.meta.filename === realpathSync(process.argv[1])) {
@@ -97,7 +97,7 @@ if (import.meta.filename === realpathSync(process.argv[1])) {
       renameSync(file + '.new', file)
     },
     onMessage: ({ id, type, data }) => console.log(id, type, data),
-    // What was missed has to come from somewhere else: ask whoever has the whole state.
+    // Get the missed events from elsewhere: ask the service that has the whole state.
     onGap: (gap) => console.error('events are missing:', gap.reason),
   })
 }

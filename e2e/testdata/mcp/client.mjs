@@ -1,4 +1,4 @@
-// Calls one tool with a TypeScript SDK and writes what it gets, a line of JSON each:
+// Calls one tool with a TypeScript SDK and writes the outcomes, a line of JSON each:
 //   node client.mjs <folder of the SDK> <URL> <tool> <arguments as JSON> [<revision of MCP>]
 import { existsSync } from 'node:fs';
 
@@ -21,8 +21,8 @@ try {
 } catch (error) {
   tell({ error: String(error) });
 }
-// A client that goes on is told by whoever started it when to end.
+// The end of standard input ends the client.
 for await (const _ of process.stdin);
-client.onerror = undefined; // what it says of its own end is of no interest
+client.onerror = undefined; // errors of its own end are ignored
 await transport.terminateSession();
 await client.close();

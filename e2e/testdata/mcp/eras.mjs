@@ -1,7 +1,7 @@
-// Does with the TypeScript SDKs what clients of an MCP server of server.mjs can do, one after the other,
-// and prints it, a line of JSON for each:
+// Runs clients of the TypeScript SDKs with an MCP server of server.mjs, one after the other, and prints
+// their results, a line of JSON for each:
 //   node eras.mjs <node_modules> <URL> <client>,… [<URL that changes the tools>]
-// The clients are pinned (revision 2026-07-28 alone), auto (the newest that there is), earlier (of
+// The clients are pinned (revision 2026-07-28 alone), auto (the newest revision), earlier (of
 // SDK 2) and v1.
 import { createRequire } from 'node:module';
 

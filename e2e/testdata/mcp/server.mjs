@@ -2,7 +2,7 @@
 //   node server.mjs <node_modules> <kind>
 // The kinds are modern (revision 2026-07-28 alone), both (also the earlier ones, without sessions),
 // sessions (the earlier ones), standalone (likewise, and it asks on the client's GET) and stdio.
-// Over HTTP it prints its URL, and a POST to /change tells all clients that the tools have changed.
+// Over HTTP it prints its URL, and a POST to /change notifies all clients of changed tools.
 import http from 'node:http';
 import { createRequire } from 'node:module';
 import { randomUUID } from 'node:crypto';
@@ -12,7 +12,7 @@ const [folder, kind] = process.argv.slice(2);
 const require = createRequire(`${folder}/`);
 const text = (text) => ({ content: [{ type: 'text', text }] });
 const named = { type: 'object', properties: { name: { type: 'string' } }, required: ['name'] };
-let executed = 0; // how often a tool that asks was begun
+let executed = 0; // how often a tool that asks was started
 
 function modern() {
   const { createMcpHandler, McpServer, inputRequired, acceptedContent } = require('@modelcontextprotocol/server');
@@ -51,7 +51,7 @@ function modern() {
       try {
         for await (const chunk of answer.body ?? []) if (!res.destroyed) res.write(chunk);
       } catch {
-        // the client has gone
+        // the client disconnected
       }
       res.end();
     },

@@ -1,5 +1,5 @@
-// Calls one tool with @modelcontextprotocol/ext-tasks, which waits for the task that the call becomes,
-// and writes what it gets, a line of JSON each:
+// Calls one tool with @modelcontextprotocol/ext-tasks, which waits for the task of the call,
+// and writes the outcomes, a line of JSON each:
 //   node tasks.mjs <node_modules> <URL> <tool> <arguments as JSON>
 import { setTimeout as sleep } from 'node:timers/promises';
 

@@ -1,4 +1,4 @@
-// What the README of the JavaScript client shows, and every option that has a type of the platform.
+// The code in the README of the JavaScript client, and every option with a type of the platform.
 import { publish, RejoinError, subscribe } from '../../../services/sse-edge/rejoinjs/rejoin.js'
 
 const show = (what: unknown) => console.log(what)
