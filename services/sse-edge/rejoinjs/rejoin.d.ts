@@ -8,9 +8,9 @@ export type Target =
       base?: string | URL
     }
   | {
-      /** Up to 500 sessions, on one connection. A name that ends in `*` stands for all names that begin so. */
+      /** Up to 500 sessions, on one connection. A name that ends in `*` stands for all names with that prefix. */
       sessions: string[]
-      /** Sessions that are new since the cursor: they begin at the start, or at `from`. Later they belong into `sessions`. */
+      /** Sessions that are new since the cursor: they begin at the start, or at `from`. Later list them in `sessions`. */
       added?: string[]
       /** Left out: all streams of the sessions. */
       stream?: string
@@ -56,7 +56,7 @@ export interface Gap {
 
 /** The start of a connection. */
 export interface Connection {
-  /** The cursor at which it begins; empty when a gap comes next. */
+  /** The cursor at which it begins; empty when a gap follows. */
   id: string
   session: string
   stream: string | null
@@ -66,9 +66,9 @@ export interface Connection {
   exists: boolean
   /** Whether it resumes exactly after the cursor that was sent. */
   resumed: boolean
-  /** The oldest event that is retained. */
+  /** The oldest retained event. */
   oldest: string | null
-  /** How long events are kept, in seconds; -1 without a limit. */
+  /** Retention of events, in seconds; -1 without a limit. */
   retainedFor: number
 }
 
@@ -90,7 +90,7 @@ export type End =
   | { reason: 'refused'; error: RejoinError }
   /**
    * A callback threw: the cursor is before the event that it was called for. Or the storage threw: the event was
-   * delivered, and `cursor` is after it. Or fetch received a block that is longer than any of a Rejoin server.
+   * delivered, and `cursor` is after it. Or fetch received a block longer than any of a Rejoin server.
    */
   | { reason: 'failed'; error: unknown }
 
@@ -99,7 +99,7 @@ export type State = 'connecting' | 'live' | 'waiting' | 'closed'
 export interface StateDetail {
   /** Milliseconds until the next connection; undefined when the browser decides. */
   retryIn?: number
-  /** Why the last connection ended; undefined when the server ended it in order. */
+  /** Why the last connection ended; undefined when the server ended it normally. */
   error?: unknown
 }
 
@@ -127,9 +127,9 @@ export interface SubscribeOptions<Message = unknown> {
   onConnect?(connection: Connection): unknown
   /** Is called when a session begins or ends, where several are followed. */
   onSession?(session: SessionState): unknown
-  /** Is called a minute before the server ends the connection since its token expires. With a `token` function nothing needs to be done. */
+  /** Is called a minute before the server ends the connection since its token expires. A `token` function needs no other action. */
   onExpiring?(data: Record<string, unknown>): unknown
-  /** Is called with an event that lies at or before the cursor, which is dropped. A server that is in order sends none. */
+  /** Is called with a dropped event: it lies at or before the cursor. A correct server sends none. */
   onRepeat?(event: RejoinEvent<Message>): unknown
 
   /** The cursor to begin after. Wins over the stored one; the empty string begins without a cursor. */
@@ -143,7 +143,7 @@ export interface SubscribeOptions<Message = unknown> {
 
   /**
    * The event types to deliver besides `message`, or `'*'` for all. Default: all with
-   * fetch, none with EventSource, which has to be asked for each type by name. `'*'`
+   * fetch, none with EventSource, which needs each type by name. `'*'`
    * takes fetch. Of a session, or of several, the default is all.
    */
   types?: string[] | '*'
@@ -160,7 +160,7 @@ export interface SubscribeOptions<Message = unknown> {
 
   /** Milliseconds without data after which a connection counts as dead. Default: 45,000; the server's heartbeat is 15,000. */
   silence?: number
-  /** Most milliseconds between two connections, unless the server asks for more, up to an hour. Default: 30,000. */
+  /** Maximum milliseconds between two connections, unless the server sets more, up to an hour. Default: 30,000. */
   maxDelay?: number
   /** Takes the place of the global fetch. */
   fetch?: typeof fetch
@@ -170,18 +170,18 @@ export interface Subscription<Message = unknown> extends AsyncIterable<RejoinEve
   /** The cursor up to which all events have been handled; empty before the first. */
   readonly cursor: string
   readonly state: State
-  /** The API that makes the connections. An `eventsource` that has given up or was silent for too long becomes `fetch`. */
+  /** The API that makes the connections. An `eventsource` that gave up or was silent for too long becomes `fetch`. */
   readonly transport: 'eventsource' | 'fetch'
   /** Resolves when no event will follow. */
   readonly closed: Promise<End>
-  /** Ends the subscription. A callback that is running is not interrupted; no other one but onClose is called. */
+  /** Ends the subscription. A callback that is running is not interrupted; afterwards only onClose is called. */
   close(): void
 }
 
 /**
  * Follows a stream, or all streams of a session, and continues exactly where it
- * stopped, for as long as the stream lives. It throws a TypeError for a target or an
- * option that makes no sense.
+ * stopped, for as long as the stream lives. It throws a TypeError for an invalid target
+ * or option.
  */
 export function subscribe<Message = unknown>(target: Target, options?: SubscribeOptions<Message>): Subscription<Message>
 
@@ -196,7 +196,7 @@ export interface PublishOptions {
   headers?: RequestInit['headers']
   /** As of fetch. Default: `same-origin`. */
   credentials?: RequestInit['credentials']
-  /** Most attempts. Default: 5. More may take longer than the server remembers a key (2 min). */
+  /** Maximum number of attempts. Default: 5. More may exceed the server's memory of a key (2 min). */
   attempts?: number
   signal?: AbortSignal
   /** Takes the place of the global fetch. */
@@ -213,11 +213,11 @@ export interface Stored {
 /**
  * Stores a message: a value that becomes JSON, or a JSON text as a string. Temporary failures are tried
  * again under the same key. It rejects with a RejoinError, with the signal's reason, or with a TypeError for an
- * argument that makes no sense.
+ * invalid argument.
  */
 export function publish(session: string, stream: string, message: unknown, options?: PublishOptions): Promise<Stored>
 
-/** An unexpected answer, or none at all. */
+/** An unexpected answer, or none. */
 export class RejoinError extends Error {
   name: 'RejoinError'
   /** HTTP status; 0 when there was no answer. */
@@ -231,7 +231,7 @@ export class RejoinError extends Error {
 /** The position in an event ID; null for other text. */
 export function sequenceOf(id: string): bigint | null
 
-/** Parses an event stream, as the HTML standard says, however it is cut into chunks. */
+/** Parses an event stream by the HTML standard, for any chunks. */
 export class EventStreamParser {
   /** Takes the next bytes and returns the events that they complete. Throws a RangeError for a block without an end: 33 Mi characters. */
   push(bytes: Uint8Array): { type: string; id: string; data: string }[]
@@ -241,5 +241,5 @@ export class EventStreamParser {
   readonly retry: number | null
 }
 
-/** Milliseconds to wait after so many failures in a row. */
+/** The wait in milliseconds after this number of failures in a row. */
 export function backoff(retry: number, failures: number, max: number, random?: () => number): number

@@ -3,17 +3,17 @@
 // No dependencies and no build step; rejoin.d.ts has the types, README.md the manual.
 
 const RETRY = 3000 // ms between two connections, until the server sends another time
-const MIN_RETRY = 100 // ms; a server that asks for less would be asked without a pause
+const MIN_RETRY = 100 // ms; a shorter one would reconnect without a pause
 const MAX_RETRY = 3_600_000 // ms; more is a mistake of a server or a proxy
 const MAX_DELAY = 30_000 // ms
 const MAX_TIMER = 2 ** 31 - 1 // ms; a longer one ends at once
 const SILENCE = 45_000 // ms; a server sends its clients something every 15 s
 const QUEUE_CHARS = 4 << 20 // of events that wait for onEvent before an EventSource is closed
-const MAX_ANSWER_CHARS = 64 << 10 // that are read of a refusal or of a result
+const MAX_ANSWER_CHARS = 64 << 10 // read of a refusal or of a result
 const MAX_BLOCK_CHARS = 33 << 20 // of a block in an event stream; a log takes messages of up to 31 MiB
-const BLOCK_CHARS = 256 // what an event in that queue counts besides its data
+const BLOCK_CHARS = 256 // the size of an event in that queue besides its data
 
-// RejoinError is an unexpected answer, or none at all (status 0).
+// RejoinError is an unexpected answer, or none (status 0).
 export class RejoinError extends Error {
   name = 'RejoinError'
 
@@ -38,22 +38,22 @@ export function sequenceOf(id) {
 
 const LINE_END = /\r\n?|\n/g
 
-// EventStreamParser turns the bytes of an event stream into events, as the HTML
-// standard says (9.2.6), however they are cut into chunks.
+// EventStreamParser turns the bytes of an event stream into events, by the HTML
+// standard (9.2.6), for any chunks.
 export class EventStreamParser {
   lastEventId = '' // of the last block, whether it had data or not
   retry = null // ms, as last sent by the server
 
   #decoder = new TextDecoder() // drops a byte order mark
   #text = '' // of a line that has not ended
-  #skipLF = false // the last chunk ended in CR: an LF that follows belongs to it
+  #skipLF = false // the last chunk ended in CR: a following LF belongs to it
   #type = ''
   #data = []
   #chars = 0 // of data
   #id = ''
 
   // push takes the next bytes and returns the events that they complete. It throws a RangeError for a block
-  // that is longer than any of a Rejoin server.
+  // longer than any of a Rejoin server.
   push(bytes) {
     const events = []
     let text = this.#decoder.decode(bytes, { stream: true })
@@ -110,7 +110,7 @@ export class EventStreamParser {
 // ---- Addresses ------------------------------------------------------------------
 
 function rootOf(base) {
-  if (base === undefined && !globalThis.location) throw new TypeError('outside of a browser a base is needed, the address of the server')
+  if (base === undefined && !globalThis.location) throw new TypeError('outside of a browser, base is required: the address of the server')
   const root = new URL(base ?? '/', globalThis.location?.href)
   if (!root.pathname.endsWith('/')) root.pathname += '/'
   return root
@@ -122,7 +122,7 @@ function checkName(what, name) {
 }
 
 function eventsURL(session, stream, base) {
-  if (typeof session !== 'string' || session === '') throw new TypeError('a session, sessions or a url are needed')
+  if (typeof session !== 'string' || session === '') throw new TypeError('session, sessions or url is required')
   checkName('session', session)
   if (stream !== undefined) checkName('stream', stream)
   const path = 'v1/sessions/' + encodeURIComponent(session) + (stream === undefined ? '' : '/streams/' + encodeURIComponent(stream))
@@ -142,8 +142,8 @@ function groupURL({ sessions, added = [], stream, base }) {
 
 // ---- Waiting --------------------------------------------------------------------
 
-// backoff doubles with each failure in a row, up to max. It is at least what the
-// server asked for, and up to half more, so that clients do not reconnect together.
+// backoff doubles with each failure in a row, up to max. It is at least the
+// pause that the server set, and up to half more, so that clients do not reconnect together.
 export function backoff(retry, failures, max, random = Math.random) {
   const least = Math.min(retry * 2 ** failures, Math.max(retry, max / 1.5))
   return least * (1 + random() / 2)
@@ -163,8 +163,8 @@ function sleep(ms, signal) {
   })
 }
 
-// watch calls silent when no data came for a time. It looks at the clock, since
-// timers stand still while a machine sleeps. A clock that was set back ends the connection as well.
+// watch calls silent when no data arrived for a time. It reads the clock, since timers
+// stand still while a machine sleeps. A clock that was set back ends the connection as well.
 function watch(limit, silent) {
   let heardAt = Date.now() + limit // an opening may take twice as long
   const timer = setInterval(() => {
@@ -207,7 +207,7 @@ async function problemOf(response) {
 // fetch takes a token to no other origin.
 const redirection = ({ redirected, url }) => redirected ? ` (the request was redirected to ${url}: use that address)` : ''
 
-// shortText returns a body, and no more of it than a problem document or a result may have.
+// shortText returns a body, up to the length of a problem document or a result.
 async function shortText(response) {
   if (!response.body?.getReader) return response.text() // some implementations of fetch have no streams
   const reader = response.body.getReader()
@@ -265,7 +265,7 @@ function storeOf(storage) {
   try {
     local = globalThis.localStorage
   } catch {
-    // Switched off by the user: the page works, and forgets the cursor when it is left.
+    // Disabled by the user: the page works, and forgets the cursor at its end.
     return storeOf(undefined)
   }
   if (!local?.getItem) throw new TypeError('without localStorage, storage is an object with load and save')
@@ -296,7 +296,7 @@ const STOPPED = { reason: 'stopped' }
 // isFailure reports whether an end is an error; the error itself may be undefined, since anything can be thrown.
 const isFailure = ({ reason }) => reason === 'refused' || reason === 'failed'
 
-// contentOf returns the data of a block, or undefined for one that a proxy has made or broken: it may send an empty
+// contentOf returns the data of a block, or undefined for one that a proxy made or broke: it may send an empty
 // message while no edge is available, or an error in the middle of an event. No ID of it counts: some proxies cut the ID of
 // several sessions, so the next connection begins at our own.
 const contentOf = ({ type, data }) => type.startsWith(LATER_TYPES) ? null : parseJSON(data)
@@ -306,7 +306,7 @@ const unavailable = () => new Error('the service is unavailable')
 // A connection is made by one of two methods, by the browser's EventSource or with
 // fetch. Each passes the events to #deliver, one after the other, and returns how the
 // connection ended: {end}, {now} for another one at once, or {error} for another one
-// after a pause. #run owns all of it: when it has called onClose, nothing is left.
+// after a pause. #run owns all of it, and has cleaned up when it calls onClose.
 class Subscription {
   closed // resolves with the end
 
@@ -331,7 +331,7 @@ class Subscription {
   #pause = new AbortController() // of the pause between two connections
   #looped = false
   #offer = null // an event that the loop has not taken
-  #settle = () => {} // reports whether the loop is done with the last event
+  #settle = () => {} // reports whether the loop has handled the last event
   #wanted = () => {} // the loop waits for an offer
 
   constructor(target, options) {
@@ -370,7 +370,7 @@ class Subscription {
     this.#connection.abort(new Error('the subscription was closed'))
     this.#pause.abort()
     this.#offer = null
-    setTimeout(() => this.#settle(false)) // later than a loop that asks for another event at once
+    setTimeout(() => this.#settle(false)) // later than a loop that requests another event at once
   }
 
   async *[Symbol.asyncIterator]() {
@@ -384,7 +384,7 @@ class Subscription {
         if (event === null) break
         this.#offer = null
         yield event
-        this.#settle(true) // a loop that asks for the next event is done with this one
+        this.#settle(true) // a loop that requests the next event has handled this one
       }
     } finally {
       this.#looped = false
@@ -400,7 +400,7 @@ class Subscription {
       [signal, 'abort', () => this.close()],
       [globalThis, 'online', () => this.#pause.abort()],
       // Its connection ended while the browser kept the page for the back button.
-      [globalThis, 'pageshow', (event) => event.persisted && this.#connection.abort(new Error('the page was away'))],
+      [globalThis, 'pageshow', (event) => event.persisted && this.#connection.abort(new Error('the page was suspended'))],
     ]
     for (const [where, type, heard] of heed) where?.addEventListener?.(type, heard)
     if (signal?.aborted) this.close()
@@ -462,14 +462,14 @@ class Subscription {
     const limit = this.#options.silence
     return watch(limit, () => {
       silent()
-      this.#connection.abort(new Error(`nothing was heard for ${limit / 1000} s`))
+      this.#connection.abort(new Error(`no data for ${limit / 1000} s`))
     })
   }
 
   // #listen leaves the connection to EventSource, which also makes the next ones,
   // until it gives up: it does when an answer is not 200, and does not report the
-  // status. From then on the connections are ours. They are as well after a silence: an EventSource reports
-  // nothing of a message that takes long to arrive, which would begin again each time.
+  // status. From then on the connections are ours. They are as well after a silence: an EventSource does not
+  // report a message that takes long to arrive, and the message would restart each time.
   async #listen() {
     const watch = this.#open(() => { this.#native = !opened })
     const { signal } = this.#connection
@@ -563,7 +563,7 @@ class Subscription {
     const headers = new Headers(this.#options.headers)
     headers.set('Accept', 'text/event-stream')
     if (token) headers.set('Authorization', 'Bearer ' + token)
-    // The saved cursor may be any text, which the server has to answer with a gap.
+    // The saved cursor may be any text: the server answers it with a gap.
     const inHeader = /^[!-~]+$/.test(this.#cursor)
     if (inHeader) headers.set('Last-Event-ID', this.#cursor)
     const send = this.#options.fetch ?? fetch
@@ -618,7 +618,7 @@ class Subscription {
     return { error, asked: retryAfter(response) }
   }
 
-  // #deliver hands an event over and then moves the cursor after it. It returns the end
+  // #deliver delivers an event and then moves the cursor after it. It returns the end
   // of the subscription, if the event ends it.
   async #deliver({ type, id, data }, content) {
     const { onConnect, onGap, onExpiring, onSession } = this.#options
@@ -697,26 +697,26 @@ class Subscription {
 
 // ---- Publishing --------------------------------------------------------------------
 
-// No attempt takes longer than until 115 s after the first one that may have stored the message: the server knows a key
-// for two minutes. Timers stand still while a machine sleeps, as performance.now does, and the clock may be set: the one
-// that shows more counts, in both directions.
+// Every attempt ends within 115 s after the first one that may have stored the message: the server remembers a key for
+// two minutes. Timers and performance.now stand still while a machine sleeps, and the clock may be set: the longer time
+// counts, in both directions.
 const REPEAT_WITHIN = 100_000 // ms after the first attempt that may have stored the message
 const ATTEMPTS = 5
 const ATTEMPT_TIMEOUT = 15_000 // ms, and more for a large message
-const ATTEMPT_RATE = 32 // characters of it a ms, a quarter of a megabit a second
+const ATTEMPT_RATE = 32 // its characters per ms, a quarter of a megabit a second
 const ATTEMPT_PAUSE = 300 // ms before the second one, doubled each time
 const ATTEMPT_PAUSE_MAX = 5000 // ms
 
 const moment = () => [Date.now(), performance.now()]
 const elapsed = ([clock, running]) => Math.max(Math.abs(Date.now() - clock), performance.now() - running)
 
-// latin1 returns a text whose characters are the bytes of another one in UTF-8, as headers want it.
+// latin1 returns a text whose characters are the bytes of another one in UTF-8, as in headers.
 const latin1 = (text) => String.fromCharCode(...new TextEncoder().encode(text))
 
 // publish stores a message and returns {id, duplicate}.
 export async function publish(session, stream, message, options = {}) {
   const { base, key = newKey(), type, token, attempts = ATTEMPTS, signal } = options
-  if (typeof stream !== 'string') throw new TypeError('a stream is needed')
+  if (typeof stream !== 'string') throw new TypeError('stream is required')
   const url = eventsURL(session, stream, base)
   const headers = new Headers(options.headers)
   headers.set('Content-Type', 'application/json')
@@ -753,7 +753,7 @@ async function askedInTime(token, refused, signal, unknown) {
     return await unlessAborted(limit.signal, token(refused))
   } catch (cause) {
     if (signal?.aborted) throw cause
-    throw new RejoinError(limit.signal.aborted ? 'the token did not come in time' : `there is no token: ${textOf(cause)}`, { unknown, cause })
+    throw new RejoinError(limit.signal.aborted ? 'the token function timed out' : `no token: ${textOf(cause)}`, { unknown, cause })
   } finally {
     limit.end()
   }
@@ -767,7 +767,7 @@ async function post(url, request, time, { fetch: send = fetch, signal }) {
     const answer = response.status === 201 ? parseJSON(await shortText(response)) : null // any other may be a proxy's
     if (typeof answer?.id === 'string') return { answer }
     const error = response.ok ? await noResult(response) : await problemOf(response)
-    error.unknown = response.redirected || mayBeStored(error) // fetch does not report whether a redirect made a GET of it
+    error.unknown = response.redirected || mayBeStored(error) // fetch does not report whether a redirect made it a GET
     return { error, asked: retryAfter(response) }
   } catch (cause) {
     return { error: new RejoinError(`no answer: ${textOf(cause)}`, { unknown: true, cause }) }
@@ -780,14 +780,14 @@ async function post(url, request, time, { fetch: send = fetch, signal }) {
 // event stream, which has no end.
 async function noResult(response) {
   if (!response.bodyUsed) await response.body?.cancel()
-  return new RejoinError(`${response.status}: the answer does not say that the message is stored${redirection(response)}`, { status: response.status, code: `http_${response.status}` })
+  return new RejoinError(`${response.status}: the answer does not confirm that the message is stored${redirection(response)}`, { status: response.status, code: `http_${response.status}` })
 }
 
 // attemptSignal returns a signal that is aborted with another one, and after the time of an attempt, until
 // end is called.
 function attemptSignal(signal, time = ATTEMPT_TIMEOUT) {
   const abort = new AbortController()
-  const timer = setTimeout(() => abort.abort(new Error('it took too long')), time)
+  const timer = setTimeout(() => abort.abort(new Error('it timed out')), time)
   const follow = () => abort.abort(signal.reason)
   signal?.addEventListener('abort', follow)
   if (signal?.aborted) follow()
@@ -798,10 +798,10 @@ function attemptSignal(signal, time = ATTEMPT_TIMEOUT) {
   return { signal: abort.signal, end }
 }
 
-// newKey is random text; crypto.randomUUID exists only on pages that came over TLS.
+// newKey is random text; crypto.randomUUID exists only on pages loaded over TLS.
 function newKey() {
   const bytes = new Uint8Array(16)
   if (globalThis.crypto) crypto.getRandomValues(bytes)
-  else bytes.forEach((_, i) => { bytes[i] = Math.random() * 256 }) // one of a kind is enough
+  else bytes.forEach((_, i) => { bytes[i] = Math.random() * 256 }) // uniqueness is enough
   return Array.from(bytes, (b) => b.toString(16).padStart(2, '0')).join('')
 }

@@ -22,9 +22,9 @@ test('the parser', async (t) => {
     'CRLF CR is two line ends': ['data: a\r\n\rdata: b\n\n', [message('a'), message('b')]],
     'a byte order mark at the beginning is dropped': ['\ufeffdata: a\n\n', [message('a')]],
     'a byte order mark elsewhere is text': ['data: \ufeffa\n\n', [message('\ufeffa')]],
-    'a comment says nothing': [':\n: data: a\n\n:\n\n', []],
+    'a comment is no event': [':\n: data: a\n\n:\n\n', []],
     'a block may begin with comments': [': hello\ndata: a\n\n', [message('a')]],
-    'one space behind the colon is dropped, and no more': ['data:  a\ndata:b\ndata: c:d\n\n', [message(' a\nb\nc:d')]],
+    'only one space after the colon is dropped': ['data:  a\ndata:b\ndata: c:d\n\n', [message(' a\nb\nc:d')]],
     'a field without a colon has no value': ['data\n\n', [message('')]],
     'lines of data are joined': ['data\ndata\n\n', [message('\n')]],
     'other fields are ignored': ['Data: a\ndata : b\nx: c\ndata: d\n\n', [message('d')]],
@@ -35,7 +35,7 @@ test('the parser', async (t) => {
     'an empty ID is one': ['id: 1\ndata: a\n\nid\ndata: b\n\n', [message('a', '1'), message('b')]],
     'a block that has not ended is no event': ['data: a\n\ndata: b\n', [message('a')]],
     'text is UTF-8': ['data: ünïcödé 😀\n\n', [message('ünïcödé 😀')]],
-    'what is no UTF-8 is replaced': [Uint8Array.of(...encoder.encode('data: '), 0xff, 10, 10), [message('\ufffd')]],
+    'invalid UTF-8 is replaced': [Uint8Array.of(...encoder.encode('data: '), 0xff, 10, 10), [message('\ufffd')]],
   }
   for (const [name, [stream, want]] of Object.entries(cases)) {
     await t.test(name, () => assert.deepEqual(parse(stream).events, want))
@@ -52,7 +52,7 @@ test('a reconnection time is a whole number of milliseconds', () => {
   for (const bad of ['2.5', '-1', '1e3', ' 1', 'x', '']) assert.equal(parse(`retry: ${bad}\n\n`).retry, null, bad)
 })
 
-test('it does not matter where a stream is cut', () => {
+test('a stream may be cut anywhere', () => {
   const stream = encoder.encode('\ufeffretry: 9\r\nevent: ü\r\nid: 1\r\ndata: a\r\ndata: 😀\r\n\r\n:\r\rdata: b\r\rid: 3\ndata: c\n\n\r\nid: 4\n\n')
   const want = {
     events: [{ type: 'ü', id: '1', data: 'a\n😀' }, message('b', '1'), message('c', '3')],

@@ -24,7 +24,7 @@ test('a message is sent once, with a key of its own', async () => {
   assert.equal(first.headers['event-type'], undefined)
 })
 
-test('what is given is sent as it is', async () => {
+test('options are sent unchanged', async () => {
   const server = serve(json(stored, 201))
   const text = '{"jsonrpc":"2.0","id":12345678901234567890,"result":{}}'
   await publish('x', 's', text, { base: 'http://rejoin.test', fetch: server.fetch, key: 'k', type: 'progress', token: () => 'secret', headers: { 'X-Tenant': 'a' } })
@@ -33,7 +33,7 @@ test('what is given is sent as it is', async () => {
   assert.deepEqual([headers['idempotency-key'], headers['event-type'], headers.authorization, headers['x-tenant']], ['k', 'progress', 'Bearer secret', 'a'])
 })
 
-test('what may pass is tried again under the same key', async (t) => {
+test('temporary failures are retried under the same key', async (t) => {
   const answers = { 'no answer': unreachable, 'an answer that takes too long': hanging }
   for (const status of [302, 408, 429, 500, 502, 503, 504]) answers[status] = problem(status, 'passing')
   for (const [name, answer] of Object.entries(answers)) {
@@ -47,7 +47,7 @@ test('what may pass is tried again under the same key', async (t) => {
   }
 })
 
-test('it is tried five times, in less time than the server knows a key', async (t) => {
+test('it is tried five times, while the server remembers a key', async (t) => {
   const delays = hurry(t)
   const server = serve(problem(503, 'unavailable', { 'Retry-After': '3600' }))
   await assert.rejects(send(server), { name: 'RejoinError', status: 503, code: 'unavailable', unknown: false })
@@ -57,7 +57,7 @@ test('it is tried five times, in less time than the server knows a key', async (
   assert.equal(server.requests.length, 6)
 })
 
-test('a message that may be stored is not sent again when the server may have forgotten the key', async (t) => {
+test('a message that may be stored is not sent again once the server may have forgotten the key', async (t) => {
   hurry(t)
   let now = 1e12
   t.mock.method(Date, 'now', () => now)
@@ -87,7 +87,7 @@ test('a message that may be stored is not sent again when the server may have fo
   assert.deepEqual(await send(notStored), stored)
 })
 
-test('a large message has the time that a slow connection takes, and no more than the server knows its key', async (t) => {
+test('a large message gets time for a slow connection, until the server forgets its key', async (t) => {
   let passed = 0
   t.mock.method(performance, 'now', () => passed)
   const delays = hurry(t)
@@ -108,9 +108,9 @@ test('a refusal is reported at once', async (t) => {
   }
 })
 
-test('an error says when the message may have been stored', async (t) => {
+test('an error reports that the message may have been stored', async (t) => {
   hurry(t)
-  const cases = { 'no answer': unreachable, 'an answer that says so': problem(503, 'publish_unknown'), "a proxy's": () => new Response('<html>', { status: 504 }) }
+  const cases = { 'no answer': unreachable, 'an answer with this code': problem(503, 'publish_unknown'), "a proxy's": () => new Response('<html>', { status: 504 }) }
   cases['a 503 after a redirect'] = () => redirected(problem(503, 'unavailable')())
   for (const [status, code] of [[408, 'request_timeout'], [500, 'internal'], [502, 'bad_gateway'], [503, 'other']]) cases[status] = problem(status, code)
   for (const [name, answer] of Object.entries(cases)) {
@@ -123,7 +123,7 @@ test('an error says when the message may have been stored', async (t) => {
   await assert.rejects(send(serve(() => redirected(problem(400, 'no')()))), { status: 400, unknown: true })
 })
 
-test('a token that is refused is replaced once', async () => {
+test('a refused token is replaced once', async () => {
   const server = serve(problem(401, 'unauthorized'), json(stored, 201))
   assert.deepEqual(await send(server, { token: async (refused) => (refused ? 'new' : 'old') }), stored)
   assert.deepEqual(server.requests.map((request) => request.headers.authorization), ['Bearer old', 'Bearer new'])
@@ -132,7 +132,7 @@ test('a token that is refused is replaced once', async () => {
   assert.equal(never.requests.length, 2)
 })
 
-test('it stops when it is stopped', async (t) => {
+test('it stops with its signal', async (t) => {
   for (const [name, answer] of Object.entries({ 'while it waits for the answer': hanging, 'between two attempts': problem(503, 'unavailable') })) {
     await t.test(name, async () => {
       const abort = new AbortController()
@@ -144,14 +144,14 @@ test('it stops when it is stopped', async (t) => {
   await assert.rejects(send(serve(json(stored)), { signal: AbortSignal.abort() }), { name: 'AbortError' })
 })
 
-test('it takes names and not less', async () => {
+test('it needs valid names', async () => {
   await assert.rejects(publish('x', undefined, message, { base: 'http://rejoin.test' }), TypeError)
   await assert.rejects(publish('', 's', message, { base: 'http://rejoin.test' }), TypeError)
   await assert.rejects(publish('x', '..', message, { base: 'http://rejoin.test' }), TypeError)
   await assert.rejects(publish('x', 's', message), TypeError)
 })
 
-test('a token that cannot be had between two attempts leaves the message in doubt', async (t) => {
+test('without a token for the second attempt the outcome is unknown', async (t) => {
   hurry(t)
   let asked = 0
   const token = async () => { if (++asked > 1) throw new TypeError('Failed to fetch'); return 'a' }
@@ -166,18 +166,18 @@ test('a token that never comes ends with the signal, and after the time of an at
   setTimeout(() => abort.abort(new Error('enough')), 10)
   await assert.rejects(send(server, { token, signal: abort.signal }), { message: 'enough' })
   hurry(t)
-  await assert.rejects(send(server, { token }), { name: 'RejoinError', unknown: false, message: 'the token did not come in time' })
+  await assert.rejects(send(server, { token }), { name: 'RejoinError', unknown: false, message: 'the token function timed out' })
   assert.equal(server.requests.length, 0)
 })
 
-test('only 201 says that a message is stored', async (t) => {
+test('only 201 confirms a stored message', async (t) => {
   hurry(t)
   await assert.rejects(send(serve(json({ login: 'required' }))), { name: 'RejoinError', status: 200, code: 'http_200', unknown: true })
   const server = serve(json({ login: 'required' }), json(stored, 201))
   assert.deepEqual(await send(server), stored)
 })
 
-test('a 201 without an event ID does not say that a message is stored', async (t) => {
+test('a 201 without an event ID does not confirm a stored message', async (t) => {
   hurry(t)
   for (const [name, answer] of Object.entries({ 'no value': json(null, 201), 'no ID': json({ created: true }, 201) })) {
     await assert.rejects(send(serve(answer)), { name: 'RejoinError', unknown: true }, name)
@@ -185,7 +185,7 @@ test('a 201 without an event ID does not say that a message is stored', async (t
   }
 })
 
-test('a 201 without an end is read no further than an answer is long', async (t) => {
+test('an endless 201 is read up to the length of an answer', async (t) => {
   hurry(t)
   let chunks = 0
   const endless = () => new ReadableStream({ pull: (body) => { chunks++ < 1000 ? body.enqueue(new Uint8Array(1024).fill(32)) : body.close() } })
@@ -203,7 +203,7 @@ test('a redirection to the event stream is not read, and the error names it', as
   assert.equal(cancelled, 5)
 })
 
-test('what is thrown need not be an error', async (t) => {
+test('any value may be thrown', async (t) => {
   hurry(t)
   await assert.rejects(send(serve(json(stored, 201)), { token: () => Promise.reject() }), { name: 'RejoinError', unknown: false })
   await assert.rejects(send(serve(() => Promise.reject('down'))), { name: 'RejoinError', unknown: true, message: 'no answer: down' })

@@ -5,7 +5,7 @@ import { block, close, connect, cursor, ended, gap, hanging, hurry, id, live, me
 
 const target = { session: 'x', stream: 's', base: 'http://rejoin.test' }
 
-// follow subscribes and notes what it receives, until the subscription ends.
+// follow subscribes and records the events, until the subscription ends.
 async function follow(server, options = {}) {
   const told = { events: [], gaps: [], states: [], ends: [], repeats: [], saved: [] }
   const store = { load: () => null, save: (place) => { told.saved.push(place) } }
@@ -28,7 +28,7 @@ async function follow(server, options = {}) {
 
 const after = (request) => request.headers['last-event-id']
 
-test('a connection that ended is followed by one behind the last event', async (t) => {
+test('after a connection ended, the next one resumes after the last event', async (t) => {
   hurry(t)
   const server = serve(streamed(connect(0) + message(1) + message(2)), streamed(connect(2) + message(3)), ended)
   const { events, end, states } = await follow(server)
@@ -62,7 +62,7 @@ test('a block that was cut off does not count', async (t) => {
   assert.equal(after(server.requests[1]), id(1))
 })
 
-test('a block that is no JSON, as one into which a proxy wrote, does not count', async (t) => {
+test('a block without JSON, for example from a proxy, does not count', async (t) => {
   hurry(t)
   const server = serve(streamed(connect(0) + message(1) + message(2).replace('}', '<p>Error') + message(3)), streamed(connect(1) + message(2)), ended)
   const { events } = await follow(server)
@@ -79,7 +79,7 @@ test('an event at or before the cursor is not delivered again', async (t) => {
   assert.equal(cursor, id(4))
 })
 
-test('only a gap moves the cursor back, and what follows it is delivered', async (t) => {
+test('only a gap moves the cursor back, and later events are delivered', async (t) => {
   hurry(t)
   const server = serve(
     streamed(connect(0) + message(7, 'a') + message(9, 'b') + cursor(5)),
@@ -110,7 +110,7 @@ test('a gap without a handler is shown on the console', async (t) => {
   assert.match(warn.mock.calls[0].arguments[0], /missing/)
 })
 
-test('the cursor is saved when the event has been dealt with, not before', async () => {
+test('the cursor is saved after the event is handled, not before', async () => {
   const order = []
   const server = serve(streamed(connect(0) + message(1) + message(2) + close(3)))
   await follow(server, {
@@ -146,17 +146,17 @@ test('a cursor that cannot be saved ends the subscription after its event', asyn
   assert.deepEqual([end, events, cursor], [{ reason: 'failed', error: full }, [1], id(1)])
 })
 
-test('where it begins', async (t) => {
+test('the start', async (t) => {
   const load = (place) => ({ load: async () => place, save: () => {} })
   const cases = {
-    'at what was saved': [{ storage: load(id(5)) }, id(5), ''],
-    'at the cursor that is given, rather than at what was saved': [{ storage: load(id(5)), cursor: id(3) }, id(3), ''],
-    'with what is retained': [{}, undefined, ''],
-    'with what comes': [{ from: 'now' }, undefined, '?from=now'],
+    'at the saved cursor': [{ storage: load(id(5)) }, id(5), ''],
+    'at the given cursor, rather than at the saved one': [{ storage: load(id(5)), cursor: id(3) }, id(3), ''],
+    'with the retained events': [{}, undefined, ''],
+    'with new events': [{ from: 'now' }, undefined, '?from=now'],
     'with the newest events': [{ last: 20 }, undefined, '?last=20'],
-    'with the newest events, rather than with what comes': [{ last: 20, from: 'now' }, undefined, '?last=20'],
+    'with the newest events, rather than with new ones': [{ last: 20, from: 'now' }, undefined, '?last=20'],
     'at a cursor, rather than with the newest events': [{ last: 20, cursor: id(3) }, id(3), ''],
-    'at a cursor, rather than with what comes': [{ from: 'now', cursor: id(3) }, id(3), ''],
+    'at a cursor, rather than with new events': [{ from: 'now', cursor: id(3) }, id(3), ''],
     'at the beginning, although something was saved': [{ storage: load(id(5)), cursor: '' }, undefined, ''],
     'at a text that is no ID and fits in no header': [{ cursor: 'ü\n ' }, undefined, '?after=%C3%BC%0A+'],
   }
@@ -170,7 +170,7 @@ test('where it begins', async (t) => {
   }
 })
 
-test('what it asks for', async (t) => {
+test('the requested address', async (t) => {
   const cases = {
     'a stream': [target, 'http://rejoin.test/v1/sessions/x/streams/s/events'],
     'a session': [{ session: 'x', base: 'http://rejoin.test/' }, 'http://rejoin.test/v1/sessions/x/events'],
@@ -217,7 +217,7 @@ test('a final refusal is reported once and ends it', async (t) => {
   }
 })
 
-test('a refusal without an end is read no further than a problem document is long', async () => {
+test('an endless refusal is read up to the length of a problem document', async () => {
   let chunks = 0
   const endless = new ReadableStream({ pull: (body) => { chunks++ < 1000 ? body.enqueue(new Uint8Array(1024).fill(32)) : body.close() } })
   const { end } = await follow(serve(() => new Response(endless, { status: 403 })))
@@ -225,11 +225,11 @@ test('a refusal without an end is read no further than a problem document is lon
   assert.ok(chunks < 100, `${chunks} chunks were read`)
 })
 
-test('trouble that may pass does not end it', async (t) => {
+test('a temporary failure does not end it', async (t) => {
   const answers = {
     'no answer': unreachable,
     'an answer that is no event stream': () => new Response('<p>Log in to this network</p>', { headers: { 'Content-Type': 'text/html' } }),
-    'an event stream that only says to come back': streamed('retry: 10\n\n'),
+    'an event stream that has only a retry time': streamed('retry: 10\n\n'),
     ...Object.fromEntries([408, 425, 429, 500, 502, 503, 504].map((status) => [status, problem(status, 'passing')])),
   }
   for (const [name, answer] of Object.entries(answers)) {
@@ -244,7 +244,7 @@ test('trouble that may pass does not end it', async (t) => {
   }
 })
 
-test('reconnections wait longer with each failure, and never longer than they may', async (t) => {
+test('reconnections wait longer with each failure, up to the limit', async (t) => {
   t.mock.method(Math, 'random', () => 0)
   const delays = hurry(t)
   const server = serve(
@@ -260,7 +260,7 @@ test('reconnections wait longer with each failure, and never longer than they ma
   assert.deepEqual(delays, [3000, 1000, 2000, 4000, 8000, 10_000, 10_000, 10_000, 10_000, 1000, 10_000])
 })
 
-test('a server that asks for no pause does not get connections without one', async (t) => {
+test('reconnections pause although the server asks for no pause', async (t) => {
   t.mock.method(Math, 'random', () => 0)
   const delays = hurry(t)
   const server = serve(streamed('retry: 0\n' + connect(0)), unreachable, ended)
@@ -268,7 +268,7 @@ test('a server that asks for no pause does not get connections without one', asy
   assert.deepEqual(delays, [3000, 6000])
 })
 
-test('a date in Retry-After is heeded', async (t) => {
+test('a date in Retry-After counts', async (t) => {
   t.mock.method(Math, 'random', () => 0)
   t.mock.method(Date, 'now', () => Date.UTC(2026, 0, 31, 12))
   const delays = hurry(t)
@@ -278,7 +278,7 @@ test('a date in Retry-After is heeded', async (t) => {
   assert.deepEqual(delays, [60_000, 6000, 12_000, 20_000])
 })
 
-test('of the pause that a server asks for, 100 ms to an hour count', async (t) => {
+test('a server sets the pause between 100 ms and an hour', async (t) => {
   t.mock.method(Math, 'random', () => 0)
   const delays = hurry(t)
   const server = serve(streamed('retry: 1\n' + connect(0)), problem(503, 'unavailable', { 'Retry-After': '1e99' }), streamed('retry: 99999999999999999999\n\n'), ended)
@@ -286,7 +286,7 @@ test('of the pause that a server asks for, 100 ms to an hour count', async (t) =
   assert.deepEqual(delays, [100, 3_600_000, 3_600_000])
 })
 
-test('a pause is no longer than a timer takes', async (t) => {
+test('a pause fits into a timer', async (t) => {
   const delays = hurry(t)
   await follow(serve(...Array(40).fill(unreachable), ended), { maxDelay: Infinity })
   assert.equal(delays.at(-1), 2 ** 31 - 1)
@@ -308,7 +308,7 @@ test('a silent connection is replaced', async (t) => {
   assert.equal(end.reason, 'closed')
   assert.deepEqual(events, [1])
   assert.equal(waiting.length, 2)
-  assert.deepEqual(states.filter(([state]) => state === 'waiting'), Array(2).fill(['waiting', 'nothing was heard for 0.02 s']))
+  assert.deepEqual(states.filter(([state]) => state === 'waiting'), Array(2).fill(['waiting', 'no data for 0.02 s']))
 })
 
 test('a silent connection is replaced, also when the clock is set back', async (t) => {
@@ -322,7 +322,7 @@ test('a silent connection is replaced, also when the clock is set back', async (
   assert.equal(end.reason, 'closed')
 })
 
-test('a silence without a limit costs no timer that fires all the time', async (t) => {
+test('an unlimited silence needs no timer that fires all the time', async (t) => {
   const { setInterval } = globalThis
   const intervals = []
   globalThis.setInterval = (done, ms) => {
@@ -334,7 +334,7 @@ test('a silence without a limit costs no timer that fires all the time', async (
   assert.deepEqual(intervals, [2 ** 31 - 1])
 })
 
-test('an onEvent that takes its time is no silence', async () => {
+test('a slow onEvent is no silence', async () => {
   const server = serve(live(connect(0) + message(1), message(2), close(3)), ended)
   const slow = () => new Promise((resolve) => setTimeout(resolve, 60))
   const { end, cursor } = await follow(server, { silence: 20, onEvent: slow })
@@ -347,24 +347,24 @@ test('tokens', async (t) => {
   const sent = (server) => server.requests.map((request) => request.headers.authorization)
   const unauthorized = problem(401, 'unauthorized')
 
-  await t.test('one that is fixed is sent, and refused for good', async () => {
+  await t.test('a fixed one is sent, and refused for good', async () => {
     const server = serve(unauthorized)
     const { end } = await follow(server, { token: 'a' })
     assert.equal(end.error.status, 401)
     assert.deepEqual(sent(server), ['Bearer a'])
   })
-  await t.test('one that a redirect took away is refused with the address', async () => {
+  await t.test('one that a redirect removed is refused with the address', async () => {
     const { end } = await follow(serve(() => redirected(unauthorized())), { token: 'a' })
     assert.match(end.error.message, /401: It did not work\. .*redirected to https:\/\/rejoin\.test\/v1\/x/)
   })
-  await t.test('a new one is asked for before each connection', async (t) => {
+  await t.test('a new one is requested before each connection', async (t) => {
     hurry(t)
     let n = 0
     const server = serve(streamed(connect(0)), streamed(connect(0)), ended)
     await follow(server, { token: async () => `token ${++n}` })
     assert.deepEqual(sent(server), ['Bearer token 1', 'Bearer token 2', 'Bearer token 3'])
   })
-  await t.test('a refused one is replaced at once, and the place kept', async (t) => {
+  await t.test('a refused one is replaced at once, and the cursor kept', async (t) => {
     hurry(t)
     let current = 'old'
     const server = serve(streamed(connect(0) + message(1)), unauthorized, streamed(connect(1) + message(2)), ended)
@@ -374,20 +374,20 @@ test('tokens', async (t) => {
     assert.equal(after(server.requests[2]), id(1))
     assert.equal(states.filter((state) => state === 'waiting').length, 2)
   })
-  await t.test('one that is not replaced ends it', async () => {
+  await t.test('an unreplaced one ends it', async () => {
     const server = serve(unauthorized)
     const { end } = await follow(server, { token: () => 'the same' })
     assert.equal(end.reason, 'refused')
     assert.equal(server.requests.length, 1)
   })
-  await t.test('two that are refused in a row end it', async () => {
+  await t.test('two refused ones in a row end it', async () => {
     let n = 0
     const server = serve(unauthorized)
     const { end } = await follow(server, { token: () => `token ${++n}` })
     assert.equal(end.reason, 'refused')
     assert.deepEqual(sent(server), ['Bearer token 1', 'Bearer token 2'])
   })
-  await t.test('one that never comes is asked for again', async (t) => {
+  await t.test('one that never arrives is requested again', async (t) => {
     hurry(t)
     const never = new Promise(() => {})
     const asked = []
@@ -397,7 +397,7 @@ test('tokens', async (t) => {
     assert.deepEqual(asked, [false, false, true, false])
     assert.deepEqual(sent(server), ['Bearer token 2', 'Bearer token 4'])
   })
-  await t.test('a token that cannot be had is asked for again', async (t) => {
+  await t.test('a failed one is requested again', async (t) => {
     hurry(t)
     let n = 0
     const server = serve(ended)
@@ -423,7 +423,7 @@ test('tokens', async (t) => {
     assert.equal(end.reason, 'closed')
     assert.equal(n, 3)
   })
-  await t.test('a login that cannot be renewed is tried again', async (t) => {
+  await t.test('a failed renewal of a login is tried again', async (t) => {
     hurry(t)
     let n = 0
     const server = serve(unauthorized, unauthorized, ended)
@@ -433,7 +433,7 @@ test('tokens', async (t) => {
   })
 })
 
-test('a block without an end ends it', async () => {
+test('an endless block ends it', async () => {
   const chunks = Array(34).fill('x'.repeat(1 << 20))
   const { end, events } = await follow(serve(live(connect(0) + message(1), ...chunks)))
   assert.equal(end.reason, 'failed')
@@ -448,7 +448,7 @@ test('headers are sent with every connection', async (t) => {
   assert.deepEqual(server.requests.map((request) => request.headers['x-tenant']), ['a', 'a'])
 })
 
-test('events of every type are delivered, or those that are listed', async (t) => {
+test('events of every type are delivered, or those of listed types', async (t) => {
   const stream = connect(0) + message(1) + block({ event: 'progress', id: id(2), data: { n: 2 } }) + block({ event: 'log', id: id(3), data: { n: 3 } }) + close(4)
   const types = async (types) => {
     const got = []
@@ -471,7 +471,7 @@ test('the type of an event in an envelope is the one in it', async () => {
   }
 })
 
-test('an event says what it is', async (t) => {
+test('an event has its fields', async (t) => {
   const envelope = { id: 's_hijklmn_4', stream: 's', type: 'progress', time: '2026-01-02T03:04:05Z', message: { n: 1 } }
   const flow = connect(3, { stream: null }) + block({ id: '*_abcdefg_4', data: envelope })
   const cases = {
@@ -496,11 +496,11 @@ test('connect and expiring events are reported', async () => {
   assert.deepEqual(told, [{ session: 'x', stream: 's', exists: true, resumed: false, oldest: id(1), retainedFor: 3600, id: id(3) }, { in: 60 }])
 })
 
-test('close ends it at once, wherever it is', async (t) => {
+test('close ends it at once, in any state', async (t) => {
   const at = {
     'before it began': [hanging, (abort) => abort.abort()],
     'while it connects': [hanging, (abort) => setImmediate(() => abort.abort())],
-    'while nothing comes': [live(connect(0)), (abort) => setImmediate(() => abort.abort())],
+    'while no data comes': [live(connect(0)), (abort) => setImmediate(() => abort.abort())],
     'while it waits': [unreachable, (abort) => setImmediate(() => abort.abort())],
   }
   for (const [name, [answer, act]] of Object.entries(at)) {
@@ -513,7 +513,7 @@ test('close ends it at once, wherever it is', async (t) => {
       assert.deepEqual(events, [])
     })
   }
-  await t.test('while an event is dealt with, which counts', async () => {
+  await t.test('while an event is handled, which counts', async () => {
     const abort = new AbortController()
     const { end, cursor } = await follow(serve(live(connect(0) + message(1) + message(2))), {
       signal: abort.signal,
@@ -525,14 +525,14 @@ test('close ends it at once, wherever it is', async (t) => {
     assert.deepEqual(end, { reason: 'stopped' })
     assert.equal(cursor, id(1))
   })
-  await t.test('as it says that it connects', async () => {
+  await t.test('in onState of connecting', async () => {
     const abort = new AbortController()
     const server = serve(hanging)
     const { end } = await follow(server, { signal: abort.signal, onState: () => abort.abort() })
     assert.deepEqual(end, { reason: 'stopped' })
     assert.equal(server.requests.length, 0)
   })
-  await t.test('as it says that it is live', async () => {
+  await t.test('in onState of live', async () => {
     const abort = new AbortController()
     let connected = 0
     const { end } = await follow(serve(live(connect(0))), { signal: abort.signal, onState: (state) => { if (state === 'live') abort.abort() }, onConnect: () => { connected++ } })
@@ -585,13 +585,13 @@ test('an onClose that throws is shown on the console', async (t) => {
 test('a loop over a subscription', async (t) => {
   const open = (server, options = {}) => subscribe(target, { fetch: server.fetch, ...options })
 
-  await t.test('gets what comes, and ends with the stream', async (t) => {
+  await t.test('gets the events, and ends with the stream', async (t) => {
     hurry(t)
     const got = []
     for await (const event of open(serve(streamed(connect(0) + message(1) + message(2)), streamed(connect(2) + message(3) + close(4))))) got.push(event.message.n)
     assert.deepEqual(got, [1, 2, 3])
   })
-  await t.test('has dealt with an event when it asks for another one', async () => {
+  await t.test('has handled an event when it requests another one', async () => {
     const saved = []
     const subscription = open(serve(live(connect(0) + message(1) + message(2) + message(3))), { storage: { load: () => null, save: (place) => { saved.push(place) } } })
     for await (const event of subscription) {
@@ -601,7 +601,7 @@ test('a loop over a subscription', async (t) => {
     assert.deepEqual(await subscription.closed, { reason: 'stopped' })
     assert.deepEqual(saved, [id(0), id(1)])
   })
-  await t.test('may close it, and has still dealt with the event', async () => {
+  await t.test('may close it, and has still handled the event', async () => {
     const told = []
     const subscription = open(serve(live(connect(0) + message(1) + message(2))), {
       storage: { load: () => null, save: (place) => new Promise(setImmediate).then(() => told.push(place)) },
@@ -622,24 +622,24 @@ test('a loop over a subscription', async (t) => {
     }
     assert.deepEqual([saved, subscription.cursor], [[id(0)], id(0)])
   })
-  await t.test('does not hold up its end', async () => {
+  await t.test('does not delay its end', async () => {
     const subscription = open(serve(live(connect(0) + message(1))))
     await subscription[Symbol.asyncIterator]().next()
     subscription.close()
     assert.deepEqual(await subscription.closed, { reason: 'stopped' })
     assert.equal(subscription.cursor, id(0))
   })
-  await t.test('that is late finds everything', async () => {
+  await t.test('that starts late gets all events', async () => {
     const subscription = open(serve(streamed(connect(0) + message(1) + close(2))))
     await new Promise(setImmediate)
     const got = []
     for await (const event of subscription) got.push(event.message.n)
     assert.deepEqual(got, [1])
   })
-  await t.test('throws what ended it', async () => {
+  await t.test('throws the error that ended it', async () => {
     await assert.rejects(async () => { for await (const _ of open(serve(problem(404, 'not_found')))); }, { name: 'RejoinError', status: 404, code: 'not_found' })
   })
-  await t.test('throws what ended it, also when that is nothing', async () => {
+  await t.test('throws the error that ended it, also undefined', async () => {
     const storage = { load: () => null, save: () => Promise.reject() }
     const thrown = await (async () => { for await (const _ of open(serve(live(connect(0))), { storage })); })().then(() => 'no', () => 'yes')
     assert.equal(thrown, 'yes')
@@ -671,7 +671,7 @@ test('positions are read from the right', () => {
   }
 })
 
-test('several sessions come on one connection, with one cursor', async (t) => {
+test('several sessions share one connection and one cursor', async (t) => {
   hurry(t)
   const place = (n) => `group_0000001000000z_0.abcdefg.${n}_f.abcdefg.zz`
   const opening = (at) => block({ event: 'connect', id: place(at), data: { sessions: [{ session: 'a', stream: null, state: 'open' }], resumed: at > 0, retainedFor: 3600 } })
@@ -695,7 +695,7 @@ test('several sessions come on one connection, with one cursor', async (t) => {
   assert.equal(end.reason, 'refused')
 })
 
-test('a message of the type state is no news of a session', async (t) => {
+test('a message of the type state is no state of a session', async (t) => {
   hurry(t)
   const server = serve(streamed(connect(0) + block({ event: 'state', id: id(1), data: { n: 1 } })), ended)
   const { events } = await follow(server, { types: ['state'] })
@@ -777,7 +777,7 @@ test('an EventSource is replaced after the empty message of a proxy', async (t) 
   assert.equal((await subscription.closed).reason, 'stopped')
 })
 
-test('the events of an EventSource itself are none of the stream', async (t) => {
+test('own events of an EventSource are not those of the stream', async (t) => {
   hurry(t)
   const { inBrowser, sources } = await browser(t)
   const got = []
@@ -809,7 +809,7 @@ test('an onState that throws ends the subscription, also when an EventSource has
   assert.equal(sources[0].readyState, 2)
 })
 
-test('an EventSource that has lost its connection is waiting once its events have been dealt with', async (t) => {
+test('an EventSource that has lost its connection is waiting once its events are handled', async (t) => {
   hurry(t)
   const { inBrowser, sources } = await browser(t)
   const told = []
@@ -831,8 +831,8 @@ test('an EventSource that has lost its connection is waiting once its events hav
   assert.deepEqual(told, ['connecting', 'live', 2, 'waiting', 'live'])
 })
 
-// A browser dispatches nothing of a message before its last byte.
-test('a message that takes longer than the silence comes by fetch', async (t) => {
+// A browser dispatches a message only after its last byte.
+test('a message that takes longer than the silence arrives by fetch', async (t) => {
   hurry(t)
   const { inBrowser, sources } = await browser(t)
   const server = serve(streamed(connect()), ended)
@@ -844,7 +844,7 @@ test('a message that takes longer than the silence comes by fetch', async (t) =>
   assert.deepEqual([sources.length, server.requests.length > 0, subscription.transport], [1, true, 'fetch'])
 })
 
-test('without credentials a stream comes by fetch', async (t) => {
+test('without credentials a stream uses fetch', async (t) => {
   const { inBrowser, sources } = await browser(t)
   const subscription = inBrowser.subscribe(target, { credentials: 'omit', onEvent: () => {} })
   assert.deepEqual([subscription.transport, sources.length], ['fetch', 0])
