@@ -325,7 +325,7 @@ func TestAdminPage_RowsUnderThePointerThenUnknownSession(t *testing.T) {
 	script[bool](b, `byID('sessions').querySelector('a').focus()
 		window.faulty = (path) => !path.startsWith('/v1/sessions?') ? null : served(path).then((answer) => answer.json())
 			.then((list) => Response.json({ ...list, sessions: list.sessions.filter((s) => s.session == 'two') })); true`)
-	b.shows("list-page", "order held, 1 row from before")
+	b.shows("list-page", "order held, 1 outdated row")
 	if past := b.text("sessions"); !script[bool](b, "byID('sessions').rows.length == 2 && byID('sessions').querySelector('.past').textContent.startsWith('one')") {
 		t.Errorf("the rows are %s", past)
 	}
@@ -376,7 +376,7 @@ func TestAdminPage_AnswersOfOthers(t *testing.T) {
 
 	faulty("path.startsWith('/v1/') ? signIn() : null")
 	b.shows("state", "failed")
-	b.shows("detail", "was answered 200, but not by Rejoin. What is shown is from before.")
+	b.shows("detail", "was answered 200, but not by Rejoin. The shown data is outdated.")
 	line := func() string {
 		return script[string](b, "getComputedStyle(document.getElementById('page'), '::after').content")
 	}
@@ -385,7 +385,7 @@ func TestAdminPage_AnswersOfOthers(t *testing.T) {
 	}
 	faulty("path.startsWith('/v1/') ? Promise.resolve(new Response('{}', { status: 503 })) : null")
 	b.shows("state", "not ready")
-	b.shows("detail", "The server answered 503 without a reason. What is shown is from before.")
+	b.shows("detail", "The server answered 503 without a reason. The shown data is outdated.")
 	faulty("null")
 	b.shows("state", "live")
 	if line() != "none" {

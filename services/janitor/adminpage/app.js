@@ -1,4 +1,4 @@
-// The admin page: it asks the janitor every two seconds, and shows the changes. Its
+// The admin page: it polls the janitor every two seconds, and shows the changes. Its
 // closes are requests to ingest: the page belongs at the address that serves the whole API.
 
 import { $, clock, confirmEnd, el, hideProblem, number, setText, showIfServed, showProblem, tokenIn } from './base.js'
@@ -8,12 +8,12 @@ import { ITEMS, buildRow, clearSession, gapParts, onEnding, renderTimeline, show
 const EVERY = 2000 // ms
 const PAGE = 50 // sessions
 const TREND = 150 // samples, of five minutes
-const RATE = 5 // of these, over which the rate is taken
-const LAPSE = 60000 // ms between two samples, which the trends do not bridge
+const RATE = 5 // of these, for the rate
+const LAPSE = 60000 // ms between two samples; longer pauses restart the trends
 
 let token = ''
 let paused = false
-let selected = '' // the session that is shown; empty: the overview
+let selected = '' // the shown session; empty: the overview
 let after = '' // the start of the page of sessions
 let next = '' // the start of the page after it
 let trail = [] // the starts of the pages before it
@@ -21,7 +21,7 @@ let list = null // the page
 let held = true // false while another page is requested; else its order stays while the user points at it
 let hovered = false
 let samples = [] // {at, clients, stored, rate}
-let round = 0 // counts the requests: the answer to an earlier one is thrown away
+let round = 0 // counts the requests: the answer to an earlier one is dropped
 let timer = 0
 
 // ---- Requests ------------------------------------------------------------------------
@@ -49,7 +49,7 @@ async function request(method, path) {
   try {
     body = JSON.parse(text, exact)
   } catch {
-    // A proxy's own words, or nothing.
+    // A proxy's own text, or none.
   }
   if (!res.ok) throw new Refused(res.status, String(body?.code ?? `http_${res.status}`), String(body?.detail ?? body?.title ?? `The server answered ${res.status} without a reason.`))
   // Any other answer is a proxy's, its sign-in page for example.
@@ -69,7 +69,7 @@ function setState(state, text, detail = '') {
 }
 
 function failed({ status, message }) {
-  const show = (state, text, detail) => setState(state, text, [detail, known() && 'What is shown is from before.'].filter(Boolean).join(' '))
+  const show = (state, text, detail) => setState(state, text, [detail, known() && 'The shown data is outdated.'].filter(Boolean).join(' '))
   if (status === 401 || status === 403) {
     $('token-form').hidden = false
     if (status === 403) return show('cut', 'not allowed', 'This token does not grant admin.')
@@ -81,7 +81,7 @@ function failed({ status, message }) {
 
 const known = () => $('page').dataset.known === 'true'
 
-// ---- Asking ---------------------------------------------------------------------------
+// ---- Polling --------------------------------------------------------------------------
 
 async function refresh() {
   clearTimeout(timer)
@@ -112,15 +112,15 @@ async function refresh() {
   if (!paused && !document.hidden) timer = setTimeout(refresh, EVERY)
 }
 
-// handFocus moves the focus on from an element that cannot have it any more; the browser would
-// begin again at the top of the page.
+// handFocus moves the focus from an element that cannot have it any more; the browser would
+// restart at the top of the page.
 function handFocus(from) {
   if (from.isConnected && !from.disabled && !from.closest('[hidden]')) return
   const to = from.closest('.pager') ? [$('previous'), $('next'), $('main')] : [$('main')]
   to.find((at) => !at.disabled).focus({ preventScroll: true })
 }
 
-// askSession asks for a session. All its parts are null when there is none, or when the name is
+// askSession requests a session. All its parts are null when it does not exist, or its name is
 // not valid.
 async function askSession(name) {
   if (!name) return null
@@ -161,8 +161,8 @@ function renderCounts({ retained, total, stored }, gaps) {
   count('gaps', edges.answered > 0 ? short(gaps.total) : '–', gaps.total > 0)
 }
 
-// sample adds to the trends. The rate is that of the last ten seconds: of two it would jump. The
-// trends begin again after a while without requests, by Date: performance.now may stand still
+// sample adds to the trends. The rate is over the last ten seconds: over two it would jump. The
+// trends restart after a pause without requests, by Date: performance.now may stand still
 // while the machine sleeps.
 function sample(stored, clients) {
   const last = samples.at(-1)
@@ -244,8 +244,8 @@ function renderGaps({ gaps, total, reasons, since, edges }) {
 // ---- Sessions --------------------------------------------------------------------------
 
 // renderList shows the page of sessions. While the user points at a row, or has the focus on
-// one, rows are updated in place, and none is added, removed or moved; those that the page no
-// longer has are marked.
+// one, rows are updated in place, and none is added, removed or moved; rows that have left the
+// page are marked.
 function renderList() {
   const stays = held && pointed()
   next = list.next ?? ''
@@ -262,7 +262,7 @@ function renderList() {
   const first = trail.length * PAGE
   const past = $('sessions').querySelectorAll('.past').length
   setText($('list-page'), (sessions.length > 0 ? `${number(first + 1)}–${number(first + sessions.length)} of ${number(total)}` : '') +
-    (stays ? ' · order held' : '') + (past > 0 ? `, ${counted(past, 'row')} from before` : ''))
+    (stays ? ' · order held' : '') + (past > 0 ? `, ${counted(past, 'outdated row')}` : ''))
   const filtered = $('filter').value.trim() !== '' || $('by-state').value !== '' || after !== ''
   setText($('no-sessions'), filtered ? 'No sessions match.' : 'No sessions yet. The first message creates one.')
   $('no-sessions').hidden = sessions.length > 0
@@ -271,7 +271,7 @@ function renderList() {
 
 const pointed = () => hovered || $('sessions').contains(document.activeElement)
 
-// release orders the list again; another page that is requested has its own order.
+// release orders the list again; a requested page has its own order.
 const release = () => held && renderList()
 
 function buildSession(s) {
@@ -370,13 +370,13 @@ $('first').addEventListener('click', reload)
 $('previous').addEventListener('click', () => held && turn(trail.at(-1), trail.slice(0, -1)))
 $('next').addEventListener('click', () => held && turn(next, [...trail, after]))
 $('sessions').addEventListener('pointerenter', (e) => {
-  hovered = e.pointerType !== 'touch' // a finger stays over what it has tapped
+  hovered = e.pointerType !== 'touch' // a finger stays over the tapped row
 })
 $('sessions').addEventListener('pointerleave', () => {
   hovered = false
   release()
 })
-$('sessions').addEventListener('focusout', () => setTimeout(release)) // once the focus is elsewhere
+$('sessions').addEventListener('focusout', () => setTimeout(release)) // once the focus has moved
 $('by-stream').addEventListener('change', renderTimeline)
 $('pause').addEventListener('click', () => {
   paused = !paused
@@ -396,7 +396,7 @@ document.addEventListener('visibilitychange', () => {
 })
 window.addEventListener('hashchange', select)
 $('skip').addEventListener('click', (e) => {
-  e.preventDefault() // the address names the session that is shown
+  e.preventDefault() // the address names the shown session
   $('main').scrollIntoView()
   $('main').focus({ preventScroll: true })
 })

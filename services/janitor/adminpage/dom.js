@@ -7,8 +7,8 @@ export function setAttribute(at, name, value) {
   else if (at.getAttribute(name) !== value) at.setAttribute(name, value)
 }
 
-// keyed makes the children of a list those of its items. An element stays for as long as
-// its item's key does, so nothing flickers and the focus stays where it is.
+// keyed makes the children of a list those of its items. An element stays as long as its
+// item's key, so the list does not flicker and keeps the focus.
 export function keyed(parent, items, keyOf, build, update) {
   const focused = document.activeElement
   const there = new Map()
@@ -33,7 +33,7 @@ export function keyed(parent, items, keyOf, build, update) {
   if (focused?.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true })
 }
 
-// setParts writes parts with dots between them; {id} is an event ID, which a click selects, and {type} any text of others.
+// setParts writes parts with dots between them; {id} is an event ID, which a click selects, and {type} foreign text.
 export function setParts(at, parts) {
   const key = JSON.stringify(parts)
   if (at.parts === key) return
@@ -41,8 +41,8 @@ export function setParts(at, parts) {
   at.replaceChildren(...parts.flatMap((part, i) => [i > 0 ? ' · ' : '', ...[part].flat().map((one) => (one.id ? el('code', 'id', one.id) : one.type ? el('bdi', '', one.type) : one))]))
 }
 
-// exact revives JSON and keeps an integer that JavaScript would round as it was written, where the
-// browser can.
+// exact revives JSON and keeps the text of an integer that JavaScript would round, where the browser
+// can.
 export function exact(key, value, written) {
   const rounds = Number.isInteger(value) && !Number.isSafeInteger(value)
   return rounds && written && JSON.rawJSON ? JSON.rawJSON(written.source) : value

@@ -3,7 +3,7 @@
 import { $, clock, el, number, setText } from './base.js'
 import { age, ago, bars, bytes, counted, holdings, keyed, now, setAttribute, setParts } from './dom.js'
 
-export const ITEMS = 200 // connections, happenings and published entries that are requested of a session
+export const ITEMS = 200 // requested connections, happenings and published entries of a session
 
 let shown = { detail: null, connections: null, timeline: null }
 let onEnd = () => {}
@@ -26,7 +26,7 @@ export function clearSession(name) {
 }
 
 // showSession shows a session. Without a detail there is none of this name,
-// but there may be clients that wait for one.
+// but clients may wait for one.
 export function showSession(fresh) {
   shown = fresh
   const { detail, connections, timeline } = shown
@@ -251,7 +251,7 @@ export function renderTimeline() {
   const { published, happenings, since, total, edges } = shown.timeline
   const connections = shown.connections?.connections ?? []
   const wanted = $('by-stream').value
-  const oldest = published.length === ITEMS ? published.at(-1).time : '' // of those that are listed, when there may be more
+  const oldest = published.length === ITEMS ? published.at(-1).time : '' // of the listed ones, when there may be more
   const rest = oldest ? [{ kind: 'rest', at: oldest, stream: '', key: 'rest', title: 'Earlier events', parts: ['not shown'] }] : []
   const rows = [...published.map(stored), ...happenings.map(happened), ...connections.filter((c) => c.sent).map(sentRow), ...rest]
     .filter((row) => !wanted || row.stream === wanted || row.stream === '')

@@ -1,5 +1,5 @@
 // The playground: one subscription of the JavaScript client, one cursor, and a
-// check that nothing is lost, sent twice or out of order.
+// check that no event is lost, repeated or out of order.
 
 import { $, clock, confirmEnd, el, hideProblem, number, setText, showIfServed, showProblem, tokenIn } from './base.js'
 import { publish as store, subscribe } from '/rejoin.js'
@@ -123,7 +123,7 @@ function layJSON(parent, node, line = 64, indent = 0) {
 // ---- The storage: a cursor for each stream -----------------------------------
 // The cursor is kept twice: in localStorage, so that a new tab or a bookmark
 // continues, and for this tab, so that a reload continues at this tab's cursor
-// although another one watches the same stream and is further.
+// although another one is further in the same stream.
 
 const PREFIX = 'rejoin.playground.'
 const stores = [storage('sessionStorage'), storage('localStorage')]
@@ -134,7 +134,7 @@ function storage(name) {
     s.getItem(PREFIX)
     return s
   } catch {
-    return null // switched off by the browser: the page works, a reload forgets
+    return null // disabled in the browser: the page works, a reload forgets
   }
 }
 
@@ -288,12 +288,12 @@ function buildMessage(row) {
 
 // ---- The connection --------------------------------------------------------------
 
-let subscription = null // or null when we want none
+let subscription = null // or null when none is wanted
 let target = null // the current or last target of the subscription
 let cursor = '' // all events up to here have been delivered to this page
 let state = 'idle'
 let missed = 0 // messages that this page stored in the target while it was not connected
-let countdown = 0 // the timer that shows when the next connection comes
+let countdown = 0 // the timer that shows the time to the next connection
 const order = new Order('')
 
 const STATES = { idle: 'not connected', connecting: 'connecting', live: 'live', waiting: 'reconnecting', cut: 'cut', closed: 'closed' }
@@ -331,7 +331,7 @@ function save(place) {
   schedule()
 }
 
-// follow starts on a target; on a new target it starts counting again.
+// follow starts on a target; a new target resets the counts.
 function follow(next) {
   if (target === null || target.key !== next.key || target.whole !== next.whole) {
     target = next
@@ -361,7 +361,7 @@ function beginning() {
   return cursor ? 'Continuing after the saved cursor.' : 'From the oldest retained event.'
 }
 
-// stop ends the connection without a word to the server, as a network failure would.
+// stop ends the connection without notice to the server, as a network failure would.
 function stop() {
   clearTimeout(countdown)
   subscription?.close()
@@ -406,7 +406,7 @@ function onConnect(data) {
   } else {
     parts.push('Connected')
   }
-  if (data.exists === false) parts.push('nothing is stored here')
+  if (data.exists === false) parts.push('no events yet')
   const oldest = data.oldest && parseID(data.oldest)
   if (oldest) parts.push(`oldest retained ${oldest.sequence}`)
   if (data.retainedFor > 0) parts.push(`kept for ${duration(data.retainedFor)}`)
@@ -426,7 +426,7 @@ const GAPS = {
   expired: (sure) => `Events after your cursor ${sure ? 'have expired' : 'may have expired'}.`,
   trimmed: (sure) => `Events after your cursor ${sure ? 'were' : 'may have been'} trimmed, because a size limit was reached.`,
   cleared: (sure) => `Events after your cursor ${sure ? 'were' : 'may have been'} deleted by a clear.`,
-  rolled_back: () => 'The log ends before your cursor: the server lost its newest events. Sequences may come again, with other content.',
+  rolled_back: () => 'The log ends before your cursor: the server lost its newest events. Sequences may repeat, with other content.',
   damaged: () => 'The log has lost entries after your cursor, for example because a file was damaged. Events of this stream may be among them.',
 }
 
@@ -435,23 +435,23 @@ function onGap(data) {
   const sure = data.certain !== false
   const parts = [Object.hasOwn(GAPS, reason) ? GAPS[reason](sure) : 'Events are missing.']
   if (!sure) parts.push('This is not certain at the moment.')
-  if (data.requested) parts.push(`The client asked for events after ${data.requested}.`)
+  if (data.requested) parts.push(`The client requested events after ${data.requested}.`)
   parts.push(data.resumesAt ? `The stream resumes at ${data.resumesAt}.` : 'The stream resumes with the next event.')
   counts.gaps++
   push({
     kind: 'gap', id: data.id, type: 'gap', stream: target.whole ? data.stream : '',
     title: `Gap: ${reason.replaceAll('_', ' ')}, ${sure ? 'certain' : 'not certain'}.`, text: parts.join(' '),
   })
-  // Both may legitimately move back: the sequences seen so far mean nothing now.
+  // Both may legitimately move back: the sequences seen so far are void now.
   if (reason === 'rolled_back' || reason === 'unknown') order.reset(data.id)
 }
 
 function onClose({ reason, error }) {
   stop()
   if (reason === 'closed') {
-    push({ kind: 'note', text: 'Closed: everything has been delivered' })
+    push({ kind: 'note', text: 'Closed: all events have been delivered' })
     stopAuto()
-    return setState('closed', 'It is closed, and everything in it has been delivered.')
+    return setState('closed', 'It is closed, and all its events have been delivered.')
   }
   const problem = { code: error.code ?? reason, detail: error.message, status: error.status }
   showProblem(problem)
@@ -464,7 +464,7 @@ function onEvent(event) {
   const id = parseID(event.id)
   const verdict = id ? order.judge(id.number) : 'new'
   if (verdict !== 'new') {
-    row.flag = verdict // and the cursor does not move back for it
+    row.flag = verdict // and the cursor does not move back
     counts[verdict === 'duplicate' ? 'duplicates' : 'out-of-order']++
   }
   push(row)
@@ -511,7 +511,7 @@ async function request(method, path, body) {
 }
 
 // ---- Access --------------------------------------------------------------------------
-// The token is the value of the field: it is sent with each request, and kept nowhere.
+// The token is the value of the field: it is sent with each request, and not stored.
 
 const token = () => tokenIn($('token'))
 
@@ -555,7 +555,7 @@ const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`
 
 function curl(options, path, headers, body) {
   const lines = [`curl ${options} ${quoted(location.origin + path)}`, ...headers.map((h) => `-H ${quoted(h)}`)]
-  if (token()) lines.push('-H "Authorization: Bearer $TOKEN"') // which a history of commands should not have
+  if (token()) lines.push('-H "Authorization: Bearer $TOKEN"') // a shell history should not have the token
   if (body !== undefined) lines.push(`--data-raw ${quoted(body)}`)
   return lines.join(' \\\n  ')
 }
@@ -571,8 +571,8 @@ function curlRead() {
   return curl('-sSN', t.eventsPath + (after ? '?after=' + encodeURIComponent(after) : ''), ['Accept: text/event-stream'])
 }
 
-// copy shows a command and copies it, where the browser lets it: over plain HTTP it does so
-// on this machine only.
+// copy shows a command and copies it, where the browser permits: over plain HTTP on this
+// machine only.
 async function copy(button, at, command) {
   setText(at, command)
   at.hidden = false
@@ -601,7 +601,7 @@ let autoSeries = 0
 let autoCounter = 0
 let unanswered = { body: '', key: '' } // a publish with no answer is repeated under its key
 
-// named complains about the field that keeps a request from being sent.
+// named reports the field that prevents a request.
 function named(...fields) {
   for (const id of fields) {
     const el = $(id)
@@ -635,18 +635,18 @@ async function publishOnce() {
   if (problem) return refused(problem)
   accepted()
   stored(to)
-  setText($('published'), `Stored as ${data.id}${data.duplicate ? ': it was there already' : ''}`)
+  setText($('published'), `Stored as ${data.id}${data.duplicate ? ': it was stored before' : ''}`)
 }
 
 // stored counts the messages that a cut connection misses.
 function stored(to) {
   if (state !== 'cut' || target.session !== to.session || !(target.whole || target.stream === to.stream)) return
   missed++
-  setText($('detail'), `${number(missed)} published since the cut. Resume brings ${missed === 1 ? 'it' : 'them'} first.`)
+  setText($('detail'), `${number(missed)} published since the cut. Resume delivers ${missed === 1 ? 'it' : 'them'} first.`)
 }
 
 // auto publishes one message after the other, so that the order is ours; one without
-// an answer is sent again under the same key, so that none is lost or doubled.
+// an answer is sent again under the same key, so that none is lost or repeated.
 async function auto() {
   if (!named('session', 'stream')) return
   const run = (autoRun = ++autoSeries)
@@ -751,7 +751,7 @@ function start() {
       target = first
       order.reset(cursor)
     }
-    setState('idle', cursor ? 'Connect resumes after the saved cursor.' : 'Connect to see the events of this stream as they come.')
+    setState('idle', cursor ? 'Connect resumes after the saved cursor.' : 'Connect to see the events of this stream as they arrive.')
   }
   render()
 }

@@ -1,5 +1,5 @@
-// What all pages of Rejoin share. Everything that comes from the network is shown with
-// textContent; no HTML is ever built from it.
+// Shared by all pages of Rejoin. All data from the network is shown with textContent; no
+// HTML is ever built from it.
 
 export const $ = (id) => document.getElementById(id)
 
@@ -22,7 +22,7 @@ export const tokenIn = (field) => field.value.trim().replace(/[^!-~]/g, '?')
 
 const two = (n) => String(n).padStart(2, '0')
 
-// clock returns the local time and its zone, with the date when it is not of today.
+// clock returns the local time and its zone, with the date unless it is today.
 export function clock(at) {
   const d = new Date(at)
   const time = `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}.${String(d.getMilliseconds()).padStart(3, '0')} ${zone(d)}`
@@ -48,13 +48,13 @@ export function confirmEnd(session, stream, clear) {
   const part = (tag, id, className, text) => {
     const made = el(tag, className, text)
     made.id = made.dataset.testid = 'confirm-' + id
-    made.value = id // of a button: what closes the dialog
+    made.value = id // of a button: the dialog's return value
     return made
   }
   const close = clear ? 'Close and clear' : 'Close'
   const form = el('form', '',
     part('h2', 'title', '', `${close} this ${stream ? 'stream' : 'session'}?`),
-    part('p', 'text', '', `It accepts no more messages${clear ? ', and what is stored is deleted' : ''}. This cannot be undone.`),
+    part('p', 'text', '', `It accepts no more messages${clear ? ', and the stored events are deleted' : ''}. This cannot be undone.`),
     part('p', 'name', 'name', stream ? `${session} / ${stream}` : session),
     el('div', 'actions', part('button', 'no', '', 'Keep it'), part('button', 'yes', 'danger solid', close)),
   )
