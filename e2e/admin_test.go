@@ -380,7 +380,7 @@ func TestAdminPage_AnswersOfOthers(t *testing.T) {
 	line := func() string {
 		return script[string](b, "getComputedStyle(document.getElementById('page'), '::after').content")
 	}
-	if !strings.Contains(line(), "from before") {
+	if !strings.Contains(line(), "outdated") {
 		t.Errorf("above a page with old data there is %s", line())
 	}
 	faulty("path.startsWith('/v1/') ? Promise.resolve(new Response('{}', { status: 503 })) : null")

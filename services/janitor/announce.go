@@ -81,7 +81,7 @@ func (w *sweeper) announce(ctx context.Context, p *follow.Partition, early bool,
 func (w *sweeper) plannedTrims(l *ledger.Ledger, only []string, now time.Time) (lives [][]ledger.Announcement) {
 	lim := w.limits()
 	one := func(a *ledger.Account) {
-		if all := ledger.Announcements(w.ofLife(l, a, lim, now)); len(all) > 0 {
+		if all := ledger.Announcements(w.removalsOf(l, a, lim, now)); len(all) > 0 {
 			for i := range all {
 				all[i].Follows = a.NewestTrim(all[i].Stream)
 			}

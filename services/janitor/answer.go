@@ -176,7 +176,7 @@ func (s share) detail(ctx context.Context, name string, a *ask.Answer) {
 	var d ledger.SessionDetail
 	p.With(func(l *ledger.Ledger) {
 		rec := l.Shown(name, rec)
-		removals := s.sweeper.ofLife(l, l.Accounts[event.LifeKey(name, rec.Life)], s.sweeper.limits(), p.Now())
+		removals := s.sweeper.removalsOf(l, l.Accounts[event.LifeKey(name, rec.Life)], s.sweeper.limits(), p.Now())
 		d = l.Detail(rec, l.StreamsOf(rec, s.backend.Log.Settings()), removals, s.sweeper.limitsOf(rec))
 	})
 	if rec.Session != "" || d.Events > 0 {

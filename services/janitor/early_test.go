@@ -101,7 +101,7 @@ func BenchmarkPlan(b *testing.B) {
 	}
 	b.Run("hot session", func(b *testing.B) {
 		for b.Loop() {
-			if n := len(w.ofLife(l, l.Accounts[event.LifeKey("hot", "")], w.limits(), midday)); n != 50 {
+			if n := len(w.removalsOf(l, l.Accounts[event.LifeKey("hot", "")], w.limits(), midday)); n != 50 {
 				b.Fatal(n)
 			}
 		}

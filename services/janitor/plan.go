@@ -11,10 +11,10 @@ import (
 	"rejoin/shared/session"
 )
 
-// ofLife returns the removals that a life needs now, given the limits of all sessions. It returns none while
+// removalsOf returns the removals that a life needs now, given the limits of all sessions. It returns none while
 // the life's own limits are unknown: the copy of the registry is behind the log when it has just
 // begun again, and is empty when the bucket was lost.
-func (w *sweeper) ofLife(l *ledger.Ledger, a *ledger.Account, lim ledger.Limits, now time.Time) []ledger.Removal {
+func (w *sweeper) removalsOf(l *ledger.Ledger, a *ledger.Account, lim ledger.Limits, now time.Time) []ledger.Removal {
 	if a == nil {
 		return nil
 	}

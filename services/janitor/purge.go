@@ -190,7 +190,7 @@ func (w *sweeper) learnOpening(ctx context.Context, p *follow.Partition, of *led
 	return o.Sequence == of.Seq, nil
 }
 
-// makeRoom gives a full partition room for the entries that the janitor has to store before it may remove
+// makeRoom raises the bytes of a full partition for the entries that the janitor has to store before it may remove
 // any. It deletes only one batch of the entries that are due, since the other partitions wait to be
 // swept.
 func (w *sweeper) makeRoom(ctx context.Context, p *follow.Partition) error {

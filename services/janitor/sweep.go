@@ -188,7 +188,7 @@ func (w *sweeper) setAlarms() {
 	}
 }
 
-// trimEarly trims the sessions that hold too much, and makes room in partitions that are full.
+// trimEarly trims the sessions that exceed their limits, and moves the floor of partitions that are nearly full.
 // It tries a failed trimming again soon.
 func (w *sweeper) trimEarly() {
 	if !w.nc.IsConnected() {
@@ -274,7 +274,7 @@ func (w *sweeper) dryRun(partitions []*follow.Partition, n int) (total map[ledge
 		now, lim := p.Now(), w.limits()
 		p.With(func(l *ledger.Ledger) {
 			for _, a := range l.Accounts {
-				for _, r := range w.ofLife(l, a, lim, now) {
+				for _, r := range w.removalsOf(l, a, lim, now) {
 					total[r.Cause] += len(r.Sequences)
 					f.Add(ledger.RemovalOf(r))
 				}

@@ -139,7 +139,7 @@ func (e *Entry) fill(h nats.Header, p, partitions int) {
 	}
 }
 
-// Headers of a birth, of an opening, and of an end, that was written again.
+// Headers of a birth, of an opening, and of an end, that was written again. Some names are older than the terms.
 const (
 	headerAgain         = "Rejoin-Again"
 	headerNewest        = "Rejoin-Last"

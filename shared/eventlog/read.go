@@ -35,8 +35,8 @@ type Page struct {
 	Through uint64
 }
 
-// Read reads a page of one stream or session, by start sequence. Removed events
-// are left out and not reported. Errors wrap [ErrUnavailable] or ctx's error.
+// Read reads a page of one stream or session, by start sequence. Deleted events
+// are left out and not reported; those of announced trims may still be there. Errors wrap [ErrUnavailable] or ctx's error.
 func (l *Log) Read(ctx context.Context, q Query) (Page, error) {
 	p := l.Partition(q.Session)
 	of := event.Subject{Partition: p, Session: q.Session, Life: q.Life, Stream: q.Stream}
@@ -64,7 +64,7 @@ func (l *Log) Read(ctx context.Context, q Query) (Page, error) {
 // Scan passes every entry of partition p with after < sequence ≤ upTo, valid or
 // not, to handle, in order, until handle returns false. It returns the sequence up to
 // which the entries were complete. While handle does not return, nothing more is read:
-// it may wait, for a few seconds at most. Removed entries are left out and not reported.
+// it may wait, for a few seconds at most. Deleted entries are left out and not reported.
 //
 // One scan costs about as much as delivering the partition once, however many
 // streams are looked for: far less than a [Log.Read] for each of them. Errors wrap

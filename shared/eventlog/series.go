@@ -52,7 +52,7 @@ func (l *Log) Series() *Series { return &Series{log: l} }
 func (s *Series) PublishAsync(ctx context.Context, e Event) (w *Publishing, err error) {
 	l, p := s.log, s.log.Partition(e.Session)
 	err = l.prepareAndSend(ctx, p, &e, func(on uint64) (err error) {
-		if l.Clustered() {
+		if l.Clustered() { // one server takes them in their order; see [Log.batches] for those that are stored together
 			w, err = s.queue(ctx, p, e)
 		} else {
 			w, err = s.begin(ctx, on, p, e)

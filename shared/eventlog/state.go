@@ -162,8 +162,8 @@ func (part *partition) mayBeFull(size int64) bool {
 	return part.sent.Load()+size > part.roomUntil.Load()
 }
 
-// Look asks the partition's leader for its state now. Errors wrap [ErrUnavailable]
-// or [ErrNotFound].
+// Look asks the partition's leader for its state now, which [Log.State] returns from then on. Errors wrap
+// [ErrUnavailable] or [ErrNotFound].
 func (l *Log) Look(ctx context.Context, p int) (State, error) {
 	if err := l.refresh(ctx, p); err != nil {
 		return State{}, err

@@ -12,7 +12,7 @@ import (
 	"rejoin/shared/event"
 )
 
-// Headers of a trim.
+// Headers of a trim. headerListed is older than the term.
 const (
 	headerUpTo      = "Rejoin-Up-To"
 	headerReason    = "Rejoin-Reason"

@@ -47,9 +47,9 @@ type Scope struct {
 type Session interface {
 	// Finish ends the session. It returns at once, and does nothing the second time.
 	Finish(cause error)
-	// AnswerOrOpen is called before an event of a call is stored, and reports whether the client has
-	// received the event as its answer instead. Errors are [ErrClosed] and [upstream.ErrTooLarge].
-	AnswerOrOpen(c *Call, it Item) (told bool, err error)
+	// AnswerOrOpen is called before an event of a call is stored. done says that the event must not be stored: it is
+	// the client's answer, or left out. Errors are [ErrClosed] and [upstream.ErrTooLarge].
+	AnswerOrOpen(c *Call, it Item) (done bool, err error)
 	// NoteTasks takes a response of the MCP server, and returns the part of it that the client receives.
 	NoteTasks(m rpc.Message, data []byte) ([]byte, error)
 	// InLog reports whether the session is in the log.
@@ -145,12 +145,12 @@ type Call struct {
 	// nothing for it.
 	repeatable bool
 
-	at      Cursor
-	resume  Cursor              // where the next bridge continues: at, or before the questions of [Scope.Asking]
-	stored  uint64              // the sequence of the log's last event
-	again   map[string]bool     // the [eventlog.MessageID] of each event that the log had after the cursor at the take-over
-	named   bool                // the log has the response that names the call's task
-	reading *upstream.IdleTimer // nil until WithIdleTimer
+	at     Cursor
+	resume Cursor              // where the next bridge continues: at, or before the questions of [Scope.Asking]
+	stored uint64              // the sequence of the log's last event
+	again  map[string]bool     // the [eventlog.MessageID] of each event that the log had after the cursor at the take-over
+	named  bool                // the log has the response that names the call's task
+	idle   *upstream.IdleTimer // nil until WithIdleTimer
 }
 
 // New returns a call of a session: a body of requests with these IDs.
@@ -235,7 +235,7 @@ func (c *Call) Cancel(key string) {
 	_, all := c.Left()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if all && c.reading != nil { // else WithIdleTimer does it
+	if all && c.idle != nil { // else WithIdleTimer does it
 		c.hurry()
 	}
 }
@@ -243,9 +243,9 @@ func (c *Call) Cancel(key string) {
 // hurry ends, soon or at once, the wait for requests that the client has cancelled. The caller holds the lock.
 func (c *Call) hurry() {
 	if c.CancelAtOnce {
-		c.reading.Cancel()
+		c.idle.Cancel()
 	} else {
-		c.reading.Hurry()
+		c.idle.Hurry()
 	}
 }
 
@@ -312,7 +312,7 @@ func (c *Call) ResumeIdleTimer() { c.waiting((*upstream.IdleTimer).Wait) }
 
 func (c *Call) waiting(do func(*upstream.IdleTimer)) {
 	c.mu.Lock()
-	p := c.reading
+	p := c.idle
 	c.mu.Unlock()
 	if p != nil {
 		do(p)
@@ -330,7 +330,7 @@ func (c *Call) Put(it Item) (uint64, error) {
 
 // Store stores an event, unless the client receives it as its immediate answer.
 func (c *Call) Store(it Item) (uint64, error) {
-	if told, err := c.Scope.Session.AnswerOrOpen(c, it); told || err != nil {
+	if done, err := c.Scope.Session.AnswerOrOpen(c, it); done || err != nil {
 		return 0, err
 	}
 	return c.out.Put(c.Scope.Host.Life, it)
@@ -345,7 +345,7 @@ func (c *Call) WithIdleTimer(ctx context.Context) (context.Context, *upstream.Id
 	ctx, p := upstream.NewIdleTimer(ctx, timeout, &c.Scope.Host.Pauses)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.reading = p
+	c.idle = p
 	if open, cancelled := c.Left(); cancelled && len(open) > 0 {
 		c.hurry()
 	}

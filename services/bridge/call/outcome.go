@@ -17,7 +17,7 @@ import (
 // ErrUnknownRequest is why a response without an open request is left out.
 var ErrUnknownRequest = errors.New("it is about a request that is over")
 
-// Take stores a message of the upstream. Errors are those of [Writer.Put], but not
+// Take hands a message of the upstream to c.To, if there is one, or stores it. Errors are those of [Writer.Put], but not
 // [upstream.ErrTooLarge].
 func (c *Call) Take(it Item) error {
 	m, err := rpc.ParseMessage(it.Data)

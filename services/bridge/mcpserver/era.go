@@ -106,7 +106,7 @@ func (s *Server) probe(client http.Header) (stateless, tasks bool, refused *rpc.
 		return false, false, nil
 	}
 	discover := rpc.Message{ID: json.RawMessage(`"rejoin"`), Method: new(mcp.MethodDiscover)}
-	u := s.newStatelessServer(records.OwnSession{Client: translate.Client{Info: json.RawMessage(`{"name":"rejoin","version":"1"}`), Capabilities: json.RawMessage("{}")}})
+	u := s.newEmulatedSession(records.OwnSession{Client: translate.Client{Info: json.RawMessage(`{"name":"rejoin","version":"1"}`), Capabilities: json.RawMessage("{}")}})
 	resp, refused := u.post(ctx, u.repeat(s.credentials(client), discover), u.client.Later(discover, "", nil)) //nolint:bodyclose // Finish closes it
 	if refused != nil && upstream.SaysNothing(refused.Status) {
 		return false, false, refused

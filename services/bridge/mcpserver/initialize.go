@@ -89,7 +89,7 @@ func responseTo(id json.RawMessage, data []byte) (m rpc.Message, response []byte
 // Restore returns the server's side of a session of another bridge. A process has ended with that bridge.
 func (s *Server) Restore(meta records.Metadata) call.Upstream {
 	if meta.MCP.Own != nil {
-		u := s.newStatelessServer(*meta.MCP.Own)
+		u := s.newEmulatedSession(*meta.MCP.Own)
 		u.missed = true
 		return u
 	}

@@ -49,7 +49,8 @@ func (s *Server) spareKey(c rpc.Ask, r mcp.Request, client http.Header) [sha256.
 	return sha256.Sum256(event.MustJSON([]any{host.ClientOf(c), r.Capabilities, r.ClientInfo, s.endpoint.Chosen(client)}))
 }
 
-// UnusedSession returns a session that no call has used, and begins the next one ahead.
+// UnusedSession returns a session that no call has used. With a command, whose processes start slowly, it begins the
+// next one ahead.
 func (s *Server) UnusedSession(ctx context.Context, c rpc.Ask, r mcp.Request, client http.Header) (*Unused, *rpc.Answer) {
 	if s.command == nil {
 		return s.connect(ctx, c, r, client)

@@ -18,10 +18,10 @@ import (
 )
 
 // AnswerOrOpen is called before an event of a call is stored. If the event is the only one, it is the client's
-// answer, and told is true. Otherwise AnswerOrOpen makes sure that the session is in the log,
-// and refers the client to it. If there are too many sessions, all messages but the response are
-// left out. Errors are [call.ErrClosed], and [upstream.ErrTooLarge] for an event that NATS does not carry.
-func (h *Session) AnswerOrOpen(c *call.Call, it call.Item) (told bool, err error) {
+// answer. Otherwise AnswerOrOpen makes sure that the session is in the log, and refers the client to it.
+// If there are too many sessions, all messages but the response are left out. done says that the event must not be
+// stored: it is the answer, or left out. Errors are [call.ErrClosed], and [upstream.ErrTooLarge] for an event that NATS does not carry.
+func (h *Session) AnswerOrOpen(c *call.Call, it call.Item) (done bool, err error) {
 	d := h.Demand
 	if d == nil {
 		return false, nil

@@ -48,8 +48,8 @@ func (o *ownRequests) needsTask(ctx context.Context, tool string, known *taskSup
 // ownID returns the ID of another request.
 func (o *ownRequests) ownID() string { return "rejoin-" + strconv.FormatUint(o.numbers.Add(1), 10) }
 
-// ask makes a request of our own, and returns an error unless the server answers with a result.
-func (o *ownRequests) ask(ctx context.Context, method string, params any) error {
+// askServer makes a request of our own, and returns an error unless the server answers with a result.
+func (o *ownRequests) askServer(ctx context.Context, method string, params any) error {
 	ctx, cancel := context.WithTimeout(ctx, o.session.Host.Config.OpenTimeout)
 	defer cancel()
 	id := o.ownID()

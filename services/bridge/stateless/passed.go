@@ -187,7 +187,7 @@ func (p *passed) ask(result json.RawMessage) bool {
 
 // askClient asks the client of the task, and reports whether the task continues. The caller holds the lock.
 func (p *passed) askClient() bool {
-	p.over = !p.made.ask(p.requests, nil)
+	p.over = !p.made.storeQuestions(p.requests, nil)
 	if p.over {
 		p.session.Finish(host.ErrEnded)
 	}

@@ -47,7 +47,7 @@ func (u *side) workNow() taskWork {
 // Serve hands the request to the MCP server. ctx ends with the call.
 func (u *side) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
 	if t := u.translation(); t != nil {
-		r, _ := mcp.Parse(data) // Again has
+		r, _ := mcp.Parse(data) // [Calls.Again] has parsed it
 		t.join(ctx, c, r)
 		return
 	}
@@ -70,7 +70,7 @@ func (u *side) Serve(ctx context.Context, c *call.Call, client http.Header, data
 		u.pass(ctx, c, client, data)
 	default:
 		t := newTranslated(u.env, u.session, u.request)
-		t.client, t.asks, t.rule = upstream.WithoutRepeated(client), translate.Askable(u.request), u.rule
+		t.client, t.askable, t.rule = upstream.WithoutRepeated(client), translate.Askable(u.request), u.rule
 		u.mu.Lock()
 		u.work = t
 		u.mu.Unlock()

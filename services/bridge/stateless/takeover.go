@@ -30,7 +30,7 @@ func (s *Calls) TakeOver(ctx context.Context, rec session.Record, meta records.M
 	h.Upstream = u
 	if meta.MCP.ProtocolVersion != mcp.Stateless {
 		t := newTranslated(&s.env, h, u.request)
-		t.up, t.server, t.asks, t.heard, t.turned = up, translate.ServerInfo{Info: of.Server}, of.Asks, from[rpc.Standalone], make(chan struct{})
+		t.up, t.server, t.askable, t.heard, t.turned = up, translate.ServerInfo{Info: of.Server}, of.Asks, from[rpc.Standalone], make(chan struct{})
 		t.rule = taskRule{may: of.Task && s.host.Config.TaskAfter >= 0}
 		u.work = t
 		h.Receiver = t

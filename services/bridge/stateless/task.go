@@ -124,9 +124,9 @@ func (k *task) change(status mcp.Status, message string, change func(*mcp.Stored
 // working notes that the client has no open question.
 func (k *task) working() { k.set(mcp.TaskWorking, "", nil) }
 
-// ask stores questions to the client, and reports whether the task continues: questions that are too large end
+// storeQuestions stores questions to the client, and reports whether the task continues: questions that are too large end
 // it. ids are those of the MCP server.
-func (k *task) ask(requests map[string]json.RawMessage, ids map[string]json.RawMessage) bool {
+func (k *task) storeQuestions(requests map[string]json.RawMessage, ids map[string]json.RawMessage) bool {
 	k.set(mcp.TaskInputRequired, "", func(is *mcp.StoredTask) { is.Requests, is.Asked = requests, ids })
 	return !k.is.Status.IsTerminal()
 }

@@ -39,7 +39,7 @@ type translated struct {
 	session *sessions.Session
 	request mcp.Request
 	server  translate.ServerInfo
-	asks    map[string]bool // the methods that the client can be asked
+	askable map[string]bool // the methods that the client can be asked
 	heard   call.Cursor     // of the standalone stream, where another bridge has begun the call
 	filter  translate.Filter
 	// listener stores the changes that the client listens to; nil for another request, and until they are known.
@@ -92,7 +92,7 @@ func (t *translated) connect(ctx context.Context) *rpc.Answer {
 		return refused
 	}
 	t.up, t.server = b.Up, b.Server
-	h.Demand.Connected(b.ID, b.Version, t.request, t.server.Info, t.asks)
+	h.Demand.Connected(b.ID, b.Version, t.request, t.server.Info, t.askable)
 	if b.Attach != nil {
 		b.Attach(h.Scope)
 	}
@@ -125,7 +125,7 @@ func (t *translated) serve(ctx context.Context, c *call.Call) {
 // hand hands the request to the server.
 func (t *translated) hand(ctx context.Context, c *call.Call) {
 	if t.request.LogLevel != "" && t.server.Can("logging", "") {
-		_ = t.ask(ctx, "logging/setLevel", map[string]string{"level": t.request.LogLevel}) // the call does without
+		_ = t.askServer(ctx, "logging/setLevel", map[string]string{"level": t.request.LogLevel}) // the call does without
 	}
 	id := t.takes(c)
 	if t.mayAsk() {
@@ -163,7 +163,7 @@ func (t *translated) hand(ctx context.Context, c *call.Call) {
 		defer cancel()
 		_ = t.up.Send(within, t.client, upstream.Cancelled(id)) // it is over in any case
 		if t.inner != nil {
-			_ = t.ask(within, mcp.MethodCancelTask, translate.Object{"taskId": t.inner}) // likewise
+			_ = t.askServer(within, mcp.MethodCancelTask, translate.Object{"taskId": t.inner}) // likewise
 		}
 	}
 	t.linger(ctx)
@@ -212,7 +212,7 @@ func (t *translated) resume(ctx context.Context, c *call.Call, client http.Heade
 
 // mayAsk reports whether the server may ask the client anything.
 func (t *translated) mayAsk() bool {
-	return slices.Contains(slices.Collect(maps.Values(t.asks)), true)
+	return slices.Contains(slices.Collect(maps.Values(t.askable)), true)
 }
 
 // Held reports whether the call waits for its client.
@@ -344,7 +344,7 @@ func (t *translated) takeRequest(m rpc.Message) {
 	if slices.ContainsFunc(t.open, func(other question) bool { return rpc.IDKey(other.id) == rpc.IDKey(q.id) }) {
 		return
 	}
-	if t.first == nil || t.over || !t.asks[q.Method] || len(t.open) == maxQuestions || !q.Fits() {
+	if t.first == nil || t.over || !t.askable[q.Method] || len(t.open) == maxQuestions || !q.Fits() {
 		t.session.Go(func() {
 			_ = t.send(rpc.ErrorMessage(q.id, rpc.CodeMethodNotFound, "the client of this call cannot be asked this", nil))
 		})
@@ -356,9 +356,9 @@ func (t *translated) takeRequest(m rpc.Message) {
 	t.gatherSoon()
 }
 
-// asked notes that the log has all open questions, unless the service ends: then that is unknown. The caller holds
+// questionsLogged notes that the log has all open questions, unless the service ends: then that is unknown. The caller holds
 // the lock.
-func (t *translated) asked() { t.session.Asking.Store(t.session.Host.Life.Err() != nil) }
+func (t *translated) questionsLogged() { t.session.Asking.Store(t.session.Host.Life.Err() != nil) }
 
 // gatherSoon has the client asked after [gatherFor]. The caller holds the lock.
 func (t *translated) gatherSoon() {
@@ -399,7 +399,7 @@ func (t *translated) askClient() {
 		t.giveUp() // the server waits for the answer, and the client has no state to give it with
 		return
 	}
-	t.asked()
+	t.questionsLogged()
 	t.turn(nil)
 	t.expiry = t.session.Host.Pauses.AfterFunc(t.session.Host.Config.InputWait, func() {
 		if t.Held() { // else its client has repeated the request at this moment
@@ -600,7 +600,7 @@ func (t *translated) listenFor(ctx context.Context, c *call.Call) {
 	uris := slices.Compact(slices.Sorted(slices.Values(filter.URIs)))
 	subscribed := []string{}
 	for _, uri := range uris[:min(len(uris), mcpserver.MaxSubscriptions)] {
-		if err := t.ask(ctx, "resources/subscribe", map[string]string{"uri": uri}); err == nil {
+		if err := t.askServer(ctx, "resources/subscribe", map[string]string{"uri": uri}); err == nil {
 			subscribed = append(subscribed, uri)
 		}
 	}

@@ -57,11 +57,11 @@ func (t *translated) askTask() {
 	if t.first != nil { // else the call is about to be continued
 		t.first.PauseIdleTimer()
 	}
-	if !t.made.ask(requests, ids) {
+	if !t.made.storeQuestions(requests, ids) {
 		t.giveUp()
 		return
 	}
-	t.asked()
+	t.questionsLogged()
 	t.awaitInput(t.cancelTask)
 }
 

@@ -8,7 +8,7 @@ import (
 	"rejoin/shared/eventlog"
 )
 
-// entry is a retained event, 16 bytes of memory.
+// entry is a retained event, or a control entry that a trim names; 16 bytes of memory.
 type entry struct {
 	seq  uint64
 	size uint32 // bytes of the message; at most 31 MiB

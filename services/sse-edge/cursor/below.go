@@ -32,7 +32,7 @@ func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
 		case r.Await == nil || size <= r.limit.Bytes:
 			return ErrNoMemory
 		default:
-			return cmp.Or(r.Await(ctx, size), errAgain)
+			return cmp.Or(r.Await(ctx, size), errReadAgain)
 		}
 	}
 	if err := r.skipBelow(ctx, v, page, s); err != nil {
@@ -51,7 +51,7 @@ func (r *Reader) below(ctx context.Context, v window.View, s *Step) error {
 	r.found(s, items)
 	r.Cursor = max(r.Cursor, page.Through)
 	if len(s.Items) == 0 {
-		return errAgain // a gap ends just before the event that follows it, however far that is
+		return errReadAgain // a gap ends just before the event that follows it, however far that is
 	}
 	return nil
 }

@@ -343,9 +343,9 @@ func (p *Partition) locate(ctx context.Context, at GroupPosition) (position, err
 	if known && !p.isBehind(at.Sequence) {
 		return position{origin, generation, true, nil}, nil
 	}
-	state, err := p.look(ctx)
+	state, err := p.askLeader(ctx)
 	if err == nil && at.Tag == partitionTag(state.Origin, state.Generation().ID) {
-		state, err = lookUntil(ctx, state, at.Sequence, p.look)
+		state, err = lookUntil(ctx, state, at.Sequence, p.askLeader)
 	}
 	if !known { // else the readers find out whether the window is behind
 		origin, gens = state.Origin, state.Generations

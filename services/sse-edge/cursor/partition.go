@@ -25,7 +25,7 @@ type Partition struct {
 	ctx      context.Context //nolint:containedctx // while it is followed
 	end      context.CancelFunc
 	begun    atomic.Pointer[time.Time] // when the window began, or began again after a roll-back; nil before it has
-	readers  int                       // of guards it, and linger
+	readers  int                       // guarded by the lock of the field of, as is linger
 	linger   *time.Timer               // ends that it is followed; nil before it was without readers
 	number   int
 	log      *eventlog.Log
@@ -213,7 +213,7 @@ func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, er
 	end := p.window.Extent().End
 	if _, gens := p.window.Generations(); event.Fork(gens, state.Generations) >= end {
 		var err error
-		if state, err = lookUntil(ctx, state, end, p.look); err != nil {
+		if state, err = lookUntil(ctx, state, end, p.askLeader); err != nil {
 			return 0, err
 		}
 	}
@@ -238,7 +238,7 @@ func (p *Partition) start(ctx context.Context, state eventlog.State) (uint64, er
 	return after, nil
 }
 
-func (p *Partition) look(ctx context.Context) (eventlog.State, error) {
+func (p *Partition) askLeader(ctx context.Context) (eventlog.State, error) {
 	return p.log.Look(ctx, p.number)
 }
 

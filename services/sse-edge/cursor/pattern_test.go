@@ -712,7 +712,7 @@ func TestPattern_LeaderIsBehind(t *testing.T) {
 	comesTo(t, ps, "o.2", last)
 	g := openAfter(t, f, ps, "", nil, "o.*")
 	readAll(t, g)
-	state := must.Value(p.look(waittest.Context(t)))(t)
+	state := must.Value(p.askLeader(waittest.Context(t)))(t)
 	state.Leader, state.Quorum, state.Last = "nats-0", true, first
 	p.looks.look = func(context.Context) (eventlog.State, error) {
 		now := state

@@ -30,7 +30,7 @@ func (r *Reader) prove(ctx context.Context, v window.View, s *Step) error {
 		return err
 	}
 	if v.End < state.Last {
-		return errAgain // it may lack trims that the window has by now
+		return errReadAgain // it may lack trims that the window has by now
 	}
 	// The window has the entries that the tail received without a jump, also those below the present floor.
 	first := min(state.First, v.JumpEnd)
@@ -38,14 +38,14 @@ func (r *Reader) prove(ctx context.Context, v window.View, s *Step) error {
 	case r.Cursor+1 >= first:
 	case r.Fresh:
 		r.Cursor = first - 1
-		return errAgain
+		return errReadAgain
 	default:
 		_, moved, err := r.skipRemoved(ctx, v, v.JumpEnd, s)
 		if err != nil {
 			return err
 		}
 		if moved {
-			return errAgain
+			return errReadAgain
 		}
 	}
 	sure, err := r.reportDamaged(ctx, v, v.Items, s)

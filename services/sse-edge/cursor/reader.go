@@ -167,8 +167,8 @@ func (s Step) Empty() bool {
 // ErrNoMemory is returned when [Reader.Hold] returns false, or [Group.Hold] does and nothing awaits memory.
 var ErrNoMemory = errors.New("there is no memory for events of the log")
 
-// errAgain is returned within Next when the cursor was moved and the window must be read again.
-var errAgain = errors.New("read again")
+// errReadAgain is returned within Next when the window must be read again.
+var errReadAgain = errors.New("read again")
 
 // Next returns the events after the cursor, with gaps, and advances the cursor past them; an empty step
 // when there are none now. The cursor moves back only with a gap, after a roll-back. Errors are those of
@@ -182,9 +182,9 @@ func (r *Reader) Next(ctx context.Context) (Step, error) {
 		r.items = v.Items
 		err := r.step(ctx, v, &s)
 		if err == nil && s.More && s.Empty() {
-			err = errAgain // all events of the read are removed, and there are more
+			err = errReadAgain // all events of the read are removed, and there are more
 		}
-		if errors.Is(err, errAgain) || waitToRetry(ctx, begun, err) {
+		if errors.Is(err, errReadAgain) || waitToRetry(ctx, begun, err) {
 			continue
 		}
 		if err != nil {
@@ -207,7 +207,7 @@ func (r *Reader) Quick(memory []window.Item) (s Step, _ []window.Item, ok bool) 
 	if v.Rollbacks > r.Rollbacks || len(v.Losses) > 0 || !v.Inside || r.unproved(v) || r.unauthorized(v) {
 		return Step{}, v.Items, false
 	}
-	r.retag(v)
+	r.adopt(v)
 	r.take(v, &s)
 	s.Ended = s.Ended || len(s.Items) == 0 && r.ended()
 	return s, v.Items, true
@@ -232,15 +232,15 @@ func (r *Reader) take(v window.View, s *Step) {
 	}
 	r.Cursor, r.LastNumber = max(r.Cursor, v.Through), v.LastNumber
 	s.More, s.jumpEnd = v.More, v.JumpEnd
-	if s.Ended = v.Closed != 0 && r.Cursor >= v.Closed && !v.More; s.Ended {
-		r.end = v.Closed
+	if s.Ended = v.EndedAt != 0 && r.Cursor >= v.EndedAt && !v.More; s.Ended {
+		r.end = v.EndedAt
 	}
 }
 
 func (r *Reader) step(ctx context.Context, v window.View, s *Step) error {
 	if v.Rollbacks > r.Rollbacks {
 		r.rolledBack(v, s)
-		return errAgain
+		return errReadAgain
 	}
 	if r.unauthorized(v) {
 		may, err := r.Authorize(ctx, v.Life)
@@ -249,9 +249,9 @@ func (r *Reader) step(ctx context.Context, v window.View, s *Step) error {
 		}
 		r.Authorize = nil
 	}
-	r.retag(v)
+	r.adopt(v)
 	if moved := r.skip(s, v.Losses...); moved {
-		return errAgain
+		return errReadAgain
 	}
 	if !v.Inside {
 		return r.below(ctx, v, s)
@@ -350,10 +350,10 @@ func (r *Reader) ID(sequence uint64) string {
 	return event.ID{Stream: r.Place.Stream, Tag: r.Tags.Tag(r.Place.Stream), Sequence: sequence}.String()
 }
 
-// retag makes IDs in the window's newest generation, and of the session's life once it has one. A newer
+// adopt makes IDs in the window's newest generation, and of the session's life once it has one. A newer
 // generation of the log does not count, also for a cursor that is ahead of the window: the window has yet
 // to find out whether the log still has the entries there.
-func (r *Reader) retag(v window.View) {
+func (r *Reader) adopt(v window.View) {
 	p := r.Tags.parts
 	p.Generation, p.Origin, p.Life = v.Generation, v.Origin, v.Life
 	r.Place.Life = v.Life
@@ -371,7 +371,7 @@ func (r *Reader) Renew() {
 		r.Pending = s.Gaps
 	}
 	if !r.unauthorized(v) {
-		r.retag(v)
+		r.adopt(v)
 	}
 }
 
@@ -401,7 +401,7 @@ func (r *Reader) Finished() bool {
 	if v.Rollbacks > r.Rollbacks || !v.Inside || len(v.Items) > 0 || len(v.Losses) > 0 || r.Cursor+1 < v.JumpEnd {
 		return r.ended()
 	}
-	return r.ended() || v.Closed != 0 && v.Through >= v.Closed
+	return r.ended() || v.EndedAt != 0 && v.Through >= v.EndedAt
 }
 
 // ResumesAt returns the position just before the first event that follows a gap.

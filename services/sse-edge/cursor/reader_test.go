@@ -168,7 +168,7 @@ func TestReader_FloorPassesAClear(t *testing.T) {
 	p := ps.Of("s")
 	r := opensAt(t, p.of, streamOf("a"), Start{}, ten)
 	var s Step
-	if err := r.below(waittest.Context(t), p.window.Read(&r.ChainCursor, r.limit, nil), &s); err != nil && !errors.Is(err, errAgain) || len(s.Items) > 0 {
+	if err := r.below(waittest.Context(t), p.window.Read(&r.ChainCursor, r.limit, nil), &s); err != nil && !errors.Is(err, errReadAgain) || len(s.Items) > 0 {
 		t.Errorf("%d cleared events are sent, %v", len(s.Items), err)
 	}
 }
@@ -327,7 +327,7 @@ func TestReader_LeaderEndsBelowTheWindow(t *testing.T) {
 	_, p := withoutTails(t, f, last)
 	r := must.Value(p.open(waittest.Context(t), streamOf("a"), Start{At: 1, Continues: true}, window.Limits{Events: 10, Bytes: 1 << 20}))(t)
 	defer r.Close()
-	p.window.Begin(must.Value(p.look(waittest.Context(t)))(t), last+5, last+6)
+	p.window.Begin(must.Value(p.askLeader(waittest.Context(t)))(t), last+5, last+6)
 	p.window.Reach(last+5, 0)
 	if s, err := r.Next(waittest.Context(t)); !errors.Is(err, errNoQuorum) || r.Cursor != 1 {
 		t.Errorf("it is at %d with %d events and the gaps %v, %v", r.Cursor, len(s.Items), s.Gaps, err)
@@ -1073,8 +1073,8 @@ func TestPartition_LogAheadOfTheTail(t *testing.T) {
 	rec := must.Value(f.Backend.Sessions.Create(waittest.Context(t), session.New("s", "", nil, time.Now())))(t)
 	attach()
 	p.window.Append(eventlog.Entry{Subject: event.Subject{Session: "s", Kind: event.Open}, Valid: true, Sequence: 1, Data: fmt.Appendf(nil, `{"life":%q}`, rec.Life)}, 0)
-	if c := waiting.Chain; c.Place.Life != rec.Life || c.Closed != 0 {
-		t.Errorf("it waits in life %q, which ends at %d", c.Place.Life, c.Closed)
+	if c := waiting.Chain; c.Place.Life != rec.Life || c.EndedAt != 0 {
+		t.Errorf("it waits in life %q, which ends at %d", c.Place.Life, c.EndedAt)
 	}
 }
 
@@ -1257,7 +1257,7 @@ func TestReader_ViewBeforeTheLookIsReadAgain(t *testing.T) {
 	r := opensAt(t, p.of, streamOf("a"), Start{}, ten)
 	v := p.window.Read(&r.ChainCursor, r.limit, nil)
 	v.End--
-	if err := r.prove(waittest.Context(t), v, &Step{}); !errors.Is(err, errAgain) {
+	if err := r.prove(waittest.Context(t), v, &Step{}); !errors.Is(err, errReadAgain) {
 		t.Errorf("a view of %d is enough: %v", v.End, err)
 	}
 }

@@ -191,9 +191,9 @@ func (r *Reader) resume(ctx context.Context, from Start, a window.Attachment) er
 // the window's end.
 func (r *Reader) resolveAgain(ctx context.Context, id event.ID, look *eventlog.State, a window.Attachment) (_ event.Verdict, common, last uint64, _ error) {
 	if look == nil {
-		state, err := r.part.look(ctx)
+		state, err := r.part.askLeader(ctx)
 		if verdict, _ := event.Resolve(id, r.tagParts(), state.Generations); err == nil && verdict == event.Good {
-			state, err = lookUntil(ctx, state, id.Sequence, r.part.look)
+			state, err = lookUntil(ctx, state, id.Sequence, r.part.askLeader)
 		}
 		if err != nil {
 			return event.Unknown, 0, 0, err

@@ -22,7 +22,8 @@ import (
 // logRetry is how long a connection waits when the log cannot be read.
 const logRetry = 500 * time.Millisecond
 
-// phase is the state of a connection. Its worker changes it.
+// phase is the state of a connection. Its worker changes it. The order counts: those from opening on have a goroutine,
+// and those from flushing on have unsent bytes.
 type phase uint8
 
 const (

@@ -59,7 +59,7 @@ func (s *Connections) Waits(ctx context.Context, message string, at window.Place
 func (s *Connections) Of(ctx context.Context, session string, limit int) (newest []inspect.Connection, total int) {
 	answers := make(chan found, len(s.workers))
 	for _, w := range s.workers {
-		w.send(func() { answers <- w.find(session, limit) })
+		w.post(func() { answers <- w.find(session, limit) })
 	}
 	for range s.workers {
 		select {

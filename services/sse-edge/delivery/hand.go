@@ -33,18 +33,18 @@ func (c *Connection) Hand(conn net.Conn, from Beginning) {
 	ctx, cancel := context.WithTimeout(cursor.WithClient(s.cfg.Base, c.Request.Client), openingTimeout)
 	c.raw, c.err = RawOf(conn)
 	c.phase, c.cancel = opening, cancel
-	w.send(func() { w.adopt(c) })
+	w.post(func() { w.adopt(c) })
 	go func() {
 		defer cancel()
 		if c.err == nil {
 			c.err = c.open(ctx, from)
 		}
-		w.send(func() { w.back(c) })
+		w.post(func() { w.back(c) })
 	}()
 	go func() { // with a small stack
 		defer s.cfg.Admission.Release()
 		waitUntilGone(c.conn)
-		w.send(func() { w.end(c, "gone") })
+		w.post(func() { w.end(c, "gone") })
 	}()
 }
 

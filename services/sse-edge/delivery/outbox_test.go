@@ -138,7 +138,7 @@ func TestFlush_SlowClientHoldsNoSegment(t *testing.T) {
 			defer func() { _ = client.Close() }()
 			done := make(chan error, 1)
 			go func() {
-				done <- flush(here, net.Buffers{segment[:50], segment[50:]}, timeout, func(bytes int) bool { return held.Resize(int64(bytes)) })
+				done <- writeAll(here, net.Buffers{segment[:50], segment[50:]}, timeout, func(bytes int) bool { return held.Resize(int64(bytes)) })
 			}()
 			got := make([]byte, 1)
 			must.Value(io.ReadFull(client, got))(t)

@@ -74,8 +74,8 @@ func newWorker(s *Connections) *worker {
 	return &worker{of: s, wake: make(chan struct{}, 1), listeners: map[*window.Chain]*chainListener{}}
 }
 
-// send has the worker call a function.
-func (w *worker) send(f func()) {
+// post has the worker call a function.
+func (w *worker) post(f func()) {
 	w.mu.Lock()
 	w.posts = append(w.posts, f)
 	w.mu.Unlock()
@@ -342,7 +342,7 @@ func (w *worker) read(c *Connection) {
 	go func() {
 		defer cancel()
 		c.Step, c.err = c.source.Next(ctx)
-		w.send(func() { w.back(c) })
+		w.post(func() { w.back(c) })
 	}()
 }
 
@@ -381,10 +381,10 @@ func (w *worker) flush(c *Connection, s cursor.Step, n int) {
 	rest := w.out.rest(n, length, made)
 	w.of.Metrics.Blocked.Inc()
 	go func() {
-		c.err = flush(c.conn, rest, w.of.cfg.WriteTimeout, copied)
+		c.err = writeAll(c.conn, rest, w.of.cfg.WriteTimeout, copied)
 		w.of.Metrics.Blocked.Dec()
 		w.of.Metrics.sentBytes.Add(float64(length))
-		w.send(func() { w.back(c) })
+		w.post(func() { w.back(c) })
 	}()
 }
 
@@ -640,10 +640,10 @@ func reasonToEnd(err error) string {
 	return "gone"
 }
 
-// flush writes to a connection, and waits for as long as there is progress. If hold is not nil, the rest lies in
+// writeAll writes to a connection, and waits for as long as there is progress. If hold is not nil, the rest lies in
 // a segment of the window that may be dropped, and clients that read slowly would hold a segment each: the bytes left
 // after one time-out are copied, once hold counts them. The error is that of a stalled write if hold returns false.
-func flush(conn net.Conn, rest net.Buffers, timeout time.Duration, hold func(bytes int) bool) error {
+func writeAll(conn net.Conn, rest net.Buffers, timeout time.Duration, hold func(bytes int) bool) error {
 	for len(rest) > 0 {
 		if err := conn.SetWriteDeadline(time.Now().Add(timeout)); err != nil {
 			return err
@@ -666,7 +666,7 @@ func flush(conn net.Conn, rest net.Buffers, timeout time.Duration, hold func(byt
 }
 
 // Do has the connection's worker call a function.
-func (c *Connection) Do(f func()) { c.worker.send(f) }
+func (c *Connection) Do(f func()) { c.worker.post(f) }
 
 // SendAll sends the window's events after the connection's cursor, and reports whether these were all and the
 // connection still runs. Its worker calls it.

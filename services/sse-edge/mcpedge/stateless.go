@@ -59,7 +59,7 @@ func (s *Service) statelessPost(c *fiber.Ctx, who caller, p posted, body []byte)
 	if s.servesEvents(r.Method) {
 		return s.eventsPost(c, who, r, body)
 	}
-	if state, ours, err := r.HandOver(); ours && err != nil {
+	if state, ours, err := r.HandOver(); ours && err != nil { // before State, whose prefix it has too
 		return postRefused, refusal.FromMCP(err, p.only())
 	} else if ours {
 		return s.statelessAgain(c, who, r, state)

@@ -22,7 +22,7 @@ type lives struct {
 // knows. After a roll-back that took the opening this is the life that connected readers are in.
 func (n *lives) isFollowed() bool {
 	flow := n.flows[n.Life]
-	return flow != nil && flow.Closed == 0
+	return flow != nil && flow.EndedAt == 0
 }
 
 // Chain is the state of one stream, or of the flow of one life, in the window: a
@@ -60,11 +60,11 @@ type Chain struct {
 	// clearedAt is the sequence of the newest clear of the chain's place, trimmedAt
 	// that of the newest trim; newestTrim is that of the newest one of a flow and all its streams.
 	clearedAt, trimmedAt, newestTrim uint64
-	// Closed is the sequence of the end, the final event, or the opening of another life;
+	// EndedAt is the sequence of the end, the final event, or the opening of another life;
 	// 0 while open. An event that follows cancels it.
-	Closed uint64
-	// endAt is the sequence of the newest end, which may be a copy.
-	endAt uint64
+	EndedAt uint64
+	// newestEndAt is the sequence of the newest end, which may be a copy.
+	newestEndAt uint64
 	// readers counts the readers that hold the chain.
 	readers int
 	// changed is closed at the next change that readers are woken for, and nil without a
@@ -155,10 +155,10 @@ func (c *Chain) lossesAfter(r *ChainCursor, start uint64) (all []eventlog.Loss) 
 
 // end returns the sequence at which the place ends; 0 while it is open.
 func (c *Chain) end() uint64 {
-	if c.flow != nil && c.flow.Closed != 0 && (c.Closed == 0 || c.flow.Closed < c.Closed) {
-		return c.flow.Closed
+	if c.flow != nil && c.flow.EndedAt != 0 && (c.EndedAt == 0 || c.flow.EndedAt < c.EndedAt) {
+		return c.flow.EndedAt
 	}
-	return c.Closed
+	return c.EndedAt
 }
 
 func (c *Chain) wake() {
@@ -177,7 +177,7 @@ func (c *Chain) idle(start uint64) bool {
 	if c.flow == nil && c.Place.Life == c.name.Life && c.name.opening >= start {
 		return false // its name has the opening
 	}
-	return c.length == 0 && c.held == 0 && c.readers == 0 && len(c.streams) == 0 && max(c.Closed, c.endAt) < start && c.clearedAt < start && c.trimmedAt < start
+	return c.length == 0 && c.held == 0 && c.readers == 0 && len(c.streams) == 0 && max(c.EndedAt, c.newestEndAt) < start && c.clearedAt < start && c.trimmedAt < start
 }
 
 // A chain, with its entries in maps, takes about so many bytes, and its names; a flow's is the first

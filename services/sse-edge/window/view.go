@@ -20,8 +20,8 @@ type View struct {
 	Losses    []eventlog.Loss // that the reader has not seen yet
 	// Life is that of the chain: one that waited for its session may have one by now.
 	Life string
-	// Closed is the sequence at which the place ends; 0 while it is open.
-	Closed uint64
+	// EndedAt is the sequence at which the place ends; 0 while it is open.
+	EndedAt uint64
 	// Items are the events after the cursor; Through is the cursor past them,
 	// which is End when there are no more.
 	Items      []Item
@@ -39,13 +39,13 @@ func (w *Window) Read(r *ChainCursor, limit Limits, items []Item) View {
 	defer w.mu.RUnlock()
 	c := r.Chain
 	v := View{
-		Extent: w.extent(), ClearedAt: c.clearedAt, Losses: c.lossesAfter(r, w.start), Closed: c.end(), Life: c.Place.Life,
+		Extent: w.extent(), ClearedAt: c.clearedAt, Losses: c.lossesAfter(r, w.start), EndedAt: c.end(), Life: c.Place.Life,
 		Items: items[:0],
 	}
 	if c.flow != nil {
 		v.ClearedAt = max(v.ClearedAt, c.flow.clearedAt)
 	}
-	if len(w.rollbacks) > r.Rollbacks {
+	if len(w.forks) > r.Rollbacks {
 		v.Common = w.commonSince(r.Rollbacks)
 		return v
 	}
@@ -186,7 +186,7 @@ func (w *Window) RolledBackTo(seen int) (common uint64) {
 
 func (w *Window) commonSince(seen int) uint64 {
 	common := uint64(math.MaxUint64)
-	for _, c := range w.rollbacks[seen:] {
+	for _, c := range w.forks[seen:] {
 		common = min(common, c)
 	}
 	return common
@@ -203,7 +203,7 @@ func (w *Window) Generations() (origin string, gens []event.Generation) {
 func (w *Window) view(n *lives) SessionView {
 	v := n.SessionView
 	if flow := n.flows[n.Life]; flow != nil {
-		v.End = flow.Closed
+		v.End = flow.EndedAt
 	}
 	for life, flow := range n.flows {
 		if life != n.Life && flow.length > 0 {
@@ -231,7 +231,7 @@ func (w *Window) NewestEnd(session string) (end uint64) {
 	defer w.mu.RUnlock()
 	if n := w.names[session]; n != nil {
 		for _, flow := range n.flows {
-			end = max(end, flow.Closed)
+			end = max(end, flow.EndedAt)
 		}
 	}
 	return end
@@ -257,8 +257,8 @@ func (w *Window) ChangedSince(after uint64, match func(session string) bool) (al
 			continue
 		}
 		for _, flow := range n.flows {
-			if flow.Closed != 0 && flow.trimmedAt == 0 { // else its events are removed, and perhaps all its entries
-				all = append(all, SessionView{Session: session, End: flow.Closed})
+			if flow.EndedAt != 0 && flow.trimmedAt == 0 { // else its events are removed, and perhaps all its entries
+				all = append(all, SessionView{Session: session, End: flow.EndedAt})
 				break
 			}
 		}

@@ -68,12 +68,12 @@ type Window struct {
 	jumpEnd uint64
 	// end is the sequence that the tail has reached: it will receive no entry up to here any more.
 	end uint64
-	// rollbacks holds, for every roll-back of the partition, the newest sequence that
-	// the log before and after it have in common. Every start of the server counts,
-	// since the server may have had fewer entries than the window.
-	rollbacks []uint64
-	caughtUp  chan struct{} // see CaughtUp
-	oldest    uint64        // the first sequence of the partition when the backfill began
+	// forks has, for each generation that begins while the window runs, the newest sequence that the log
+	// before and after have in common. Generations without a loss count: a started server may have had fewer
+	// entries than the window.
+	forks    []uint64
+	caughtUp chan struct{} // see CaughtUp
+	oldest   uint64        // the first sequence of the partition when the backfill began
 
 	skipped func(reason string) // counts entries that cannot be read
 }
@@ -107,7 +107,7 @@ func (w *Window) reset(state eventlog.State, after, start uint64) {
 		n.known, n.opening, n.Began = false, 0, 0 // the log may have lost the opening
 	}
 	for _, c := range w.chains {
-		c.length, c.held, c.Closed, c.endAt, c.clearedAt, c.trimmedAt, c.newestTrim, c.prefix = 0, 0, 0, 0, 0, 0, 0, nil
+		c.length, c.held, c.EndedAt, c.newestEndAt, c.clearedAt, c.trimmedAt, c.newestTrim, c.prefix = 0, 0, 0, 0, 0, 0, 0, nil
 		c.lost, c.losses, c.lossesLeft, c.unsure = eventlog.Loss{}, nil, 0, eventlog.Loss{}
 		c.wake()
 		w.drop(c)
@@ -128,7 +128,7 @@ func (w *Window) Begin(state eventlog.State, after, start uint64) {
 func (w *Window) Rollback(state eventlog.State, after, start, common uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.rollbacks = append(w.rollbacks, common)
+	w.forks = append(w.forks, common)
 	w.reset(state, after, start)
 }
 
@@ -169,7 +169,7 @@ func (w *Window) takeFrom(e eventlog.Entry) {
 // take takes over generations; up to compared the partition has not changed. The caller holds the lock.
 func (w *Window) take(origin string, gens []event.Generation, compared uint64) {
 	if fork := event.Fork(w.gens, gens); fork != math.MaxUint64 {
-		w.rollbacks = append(w.rollbacks, max(fork, compared))
+		w.forks = append(w.forks, max(fork, compared))
 		for _, c := range w.chains {
 			c.wake()
 		}
@@ -212,13 +212,13 @@ func (w *Window) Append(e eventlog.Entry, missed uint64) {
 	}
 	switch e.Subject.Kind {
 	case event.Open:
-		w.open(e)
+		w.onOpening(e)
 	case event.End:
-		w.close(e)
+		w.onEnd(e)
 	case event.Clear:
-		w.clear(e)
+		w.onClear(e)
 	case event.Trim:
-		w.trim(e)
+		w.onTrim(e)
 	case event.Message:
 		w.message(e)
 	case event.Birth, event.Seal: // no reader waits for these
@@ -283,7 +283,7 @@ func (w *Window) chain(p Place) *Chain {
 		c.name.flows[p.Life] = c
 		c.streams = map[string]*Chain{}
 		if n := c.name; n.known && n.Life != p.Life {
-			c.Closed = n.opening // another life of the name has ended this one
+			c.EndedAt = n.opening // another life of the name has ended this one
 		}
 		return c
 	}
@@ -346,10 +346,10 @@ func (w *Window) nameOf(session string) *lives {
 	return n
 }
 
-// live notes the newest life of a session's name, as the log names it, and the sequence
+// noteLife notes the newest life of a session's name, as the log names it, and the sequence
 // of the opening that does, 0 for an event. A newer opening ends all other lives.
 // Chains that wait for the session take the first life that is known.
-func (w *Window) live(session, life string, opened uint64) {
+func (w *Window) noteLife(session, life string, opened uint64) {
 	n := w.nameOf(session)
 	switch {
 	case n.known && opened <= n.opening:
@@ -367,8 +367,8 @@ func (w *Window) live(session, life string, opened uint64) {
 	n.Life, n.known, n.opening, n.Began, n.Owner, n.Members = life, true, opened, opened, "", nil
 	for other, flow := range n.flows {
 		if other != life && opened > 0 {
-			if flow.Closed == 0 {
-				flow.Closed = opened
+			if flow.EndedAt == 0 {
+				flow.EndedAt = opened
 			}
 			wakeAll(flow)
 		}
@@ -406,14 +406,14 @@ func wakeAll(flow *Chain) {
 	}
 }
 
-// open adds an opening: the end of all other lives of its session's name.
-func (w *Window) open(e eventlog.Entry) {
+// onOpening adds an opening: the end of all other lives of its session's name.
+func (w *Window) onOpening(e eventlog.Entry) {
 	o, err := eventlog.OpeningIn(e)
 	if err != nil {
 		w.skipped("opening")
 		return
 	}
-	w.live(e.Subject.Session, o.Life, e.Sequence)
+	w.noteLife(e.Subject.Session, o.Life, e.Sequence)
 	n, flow := w.names[e.Subject.Session], w.chain(Place{Session: e.Subject.Session, Life: o.Life})
 	if n.Life == o.Life { // else the log has named a later one, which the tail has yet to reach
 		if n.Owner != o.Owner || !slices.Equal(n.Members, o.Members) {
@@ -430,11 +430,11 @@ func (w *Window) open(e eventlog.Entry) {
 }
 
 func (w *Window) message(e eventlog.Entry) {
-	w.live(e.Subject.Session, e.Subject.Life, 0)
+	w.noteLife(e.Subject.Session, e.Subject.Life, 0)
 	stream := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
 	flow := stream.flow
 	// The log decides: an event after an end means that the end does not hold.
-	stream.Closed, flow.Closed = 0, 0
+	stream.EndedAt, flow.EndedAt = 0, 0
 	stream.retag(w.origin, w.gens[len(w.gens)-1].ID)
 	offset, size := w.frames.append(frameSize(stream.prefix, e.Type, e.Data), func(b []byte) []byte {
 		return AppendFrame(b, stream.prefix, e.Sequence, e.Type, e.Data)
@@ -449,7 +449,7 @@ func (w *Window) message(e eventlog.Entry) {
 	w.link(stream, n, streamLinks)
 	w.link(flow, n, flowLinks)
 	if e.Final {
-		stream.Closed = e.Sequence
+		stream.EndedAt = e.Sequence
 	}
 	stream.wake()
 	flow.wake()
@@ -550,19 +550,19 @@ func unlink(c *Chain, n uint64, next uint32) {
 	c.first = n + uint64(next)
 }
 
-func (w *Window) close(e eventlog.Entry) {
+func (w *Window) onEnd(e eventlog.Entry) {
 	c := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
-	if c.Closed == 0 {
-		c.Closed = cmp.Or(e.Began, e.Sequence)
+	if c.EndedAt == 0 {
+		c.EndedAt = cmp.Or(e.Began, e.Sequence)
 	}
-	c.endAt = e.Sequence
+	c.newestEndAt = e.Sequence
 	wakeAll(c)
 	w.note(e.Sequence, c)
 }
 
-// clear takes the events of a stream or session off the streams' chains. They are
+// onClear takes the events of a stream or session off the streams' chains. They are
 // never sent again; their bytes are freed when the window evicts them.
-func (w *Window) clear(e eventlog.Entry) {
+func (w *Window) onClear(e eventlog.Entry) {
 	c := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
 	c.clearedAt = e.Sequence
 	if c.flow == nil {
@@ -605,11 +605,11 @@ func (w *Window) lose(c *Chain) uint64 {
 	return c.lost.UpTo
 }
 
-// trim adds the announcement that events of a stream or a life are deleted. The window keeps
+// onTrim adds the announcement that events of a stream or a life are deleted. The window keeps
 // those that it holds: only events on the list that were deleted before the tail reached them
-// become a loss. A trim lies after all entries on its list, so the ones that the tail missed
-// are known when the trim arrives.
-func (w *Window) trim(e eventlog.Entry) {
+// become a loss. A onTrim lies after all entries on its list, so the ones that the tail missed
+// are known when the onTrim arrives.
+func (w *Window) onTrim(e eventlog.Entry) {
 	c := w.chain(Place{e.Subject.Session, e.Subject.Life, e.Subject.Stream})
 	c.trimmedAt, c.newestTrim = e.Sequence, e.Sequence
 	if c.flow != nil {
@@ -663,11 +663,11 @@ func (w *Window) Attach(p Place, found bool, opened uint64) Attachment {
 		p.Life = n.Life // the session got a life since the log was asked, or a roll-back took the opening
 	}
 	if found || p.Life != "" && n != nil && !n.known && n.flows[""] != nil { // a life that readers wait for
-		w.live(p.Session, p.Life, opened)
+		w.noteLife(p.Session, p.Life, opened)
 	}
 	c := w.chain(p)
 	c.readers++
-	return Attachment{Extent: w.extent(), Chain: c, Life: c.Place.Life, Gens: w.gens, Unknown: c.silent() && c.Closed == 0 && w.start > w.oldest}
+	return Attachment{Extent: w.extent(), Chain: c, Life: c.Place.Life, Gens: w.gens, Unknown: c.silent() && c.EndedAt == 0 && w.start > w.oldest}
 }
 
 // EndOf returns the sequence of the end of a chain's place; 0 when the window has none.
@@ -742,7 +742,7 @@ func (w *Window) Extent() Extent {
 }
 
 func (w *Window) extent() Extent {
-	x := Extent{CaughtUp: w.hasCaughtUp(), Origin: w.origin, Start: w.start, JumpEnd: w.jumpEnd, End: w.end, Rollbacks: len(w.rollbacks)}
+	x := Extent{CaughtUp: w.hasCaughtUp(), Origin: w.origin, Start: w.start, JumpEnd: w.jumpEnd, End: w.end, Rollbacks: len(w.forks)}
 	if len(w.gens) > 0 {
 		x.Generation = w.gens[len(w.gens)-1].ID
 	}

@@ -108,8 +108,8 @@ func TestWindow_ReadsWhatWasAppended(t *testing.T) {
 				}
 				r.Cursor, r.LastNumber = v.Through, v.LastNumber
 				if len(v.Items) == 0 || !v.More {
-					if v.Closed != 0 && closed[at] == 0 && closed[Place{at.Session, at.Life, ""}] == 0 && opened[at.Session] == at.Life {
-						t.Fatalf("%v is closed at %d", at, v.Closed)
+					if v.EndedAt != 0 && closed[at] == 0 && closed[Place{at.Session, at.Life, ""}] == 0 && opened[at.Session] == at.Life {
+						t.Fatalf("%v is closed at %d", at, v.EndedAt)
 					}
 					break
 				}
@@ -230,18 +230,18 @@ func TestWindow_LivesOfANameAreApart(t *testing.T) {
 	w.Append(opening(3, "s", "two"), 0)
 	w.Append(message(4, Place{"s", "two", "a"}, `{"new":1}`), 0)
 	all := Limits{Events: 100, Bytes: 1 << 20}
-	if v := w.Read(reading, all, nil); len(v.Items) != 1 || v.Items[0].Sequence != 2 || v.Closed != 3 {
-		t.Errorf("the reader of the life before has %d events and its end at %d", len(v.Items), v.Closed)
+	if v := w.Read(reading, all, nil); len(v.Items) != 1 || v.Items[0].Sequence != 2 || v.EndedAt != 3 {
+		t.Errorf("the reader of the life before has %d events and its end at %d", len(v.Items), v.EndedAt)
 	}
 	for _, at := range []Place{{"s", "", "a"}, {"s", "", ""}} { // the window has to find the life
 		r := cursorAt(w, at, 0)
-		if v := w.Read(r, all, nil); len(v.Items) != 1 || v.Items[0].Sequence != 4 || v.Closed != 0 || v.Life != "two" {
-			t.Errorf("%v: %d events of life %q, end at %d", at, len(v.Items), v.Life, v.Closed)
+		if v := w.Read(r, all, nil); len(v.Items) != 1 || v.Items[0].Sequence != 4 || v.EndedAt != 0 || v.Life != "two" {
+			t.Errorf("%v: %d events of life %q, end at %d", at, len(v.Items), v.Life, v.EndedAt)
 		}
 	}
 	w.Append(message(5, old, `{"late":1}`), 0) // only damage does that; nothing is hidden
-	if v := w.Read(reading, all, nil); len(v.Items) != 2 || v.Closed != 0 {
-		t.Errorf("with an event after its end the life before has %d events, end at %d", len(v.Items), v.Closed)
+	if v := w.Read(reading, all, nil); len(v.Items) != 2 || v.EndedAt != 0 {
+		t.Errorf("with an event after its end the life before has %d events, end at %d", len(v.Items), v.EndedAt)
 	}
 }
 
@@ -319,8 +319,8 @@ func TestWindow_RollBackForgetsLivesAndEnds(t *testing.T) {
 		t.Errorf("the life is %q", life)
 	}
 	w.Append(message(2, at, `{}`), 0)
-	if v := w.Read(r, Limits{Events: 100, Bytes: 1 << 20}, nil); len(v.Items) != 1 || v.Closed != 0 {
-		t.Errorf("%d events, closed at %d", len(v.Items), v.Closed)
+	if v := w.Read(r, Limits{Events: 100, Bytes: 1 << 20}, nil); len(v.Items) != 1 || v.EndedAt != 0 {
+		t.Errorf("%d events, closed at %d", len(v.Items), v.EndedAt)
 	}
 }
 
@@ -335,10 +335,10 @@ func TestWindow_RollBackTakesTheOpeningOfAReader(t *testing.T) {
 		w.Reach(0, 0)
 		for _, at := range []Place{streamOf("s", "a"), streamOf("s", "")} {
 			r := cursorAt(w, at, 0)
-			r.Rollbacks = len(w.rollbacks)
+			r.Rollbacks = len(w.forks)
 			w.Append(message(w.end+1, Place{"s", "one", "a"}, `{}`), 0)
-			if v := w.Read(r, Limits{Events: 100, Bytes: 1 << 20}, nil); len(v.Items) != 1 || v.Life != "one" || v.Closed != 0 {
-				t.Errorf("with a reader of %v, %v has %d events of life %q, end at %d", connected, at, len(v.Items), v.Life, v.Closed)
+			if v := w.Read(r, Limits{Events: 100, Bytes: 1 << 20}, nil); len(v.Items) != 1 || v.Life != "one" || v.EndedAt != 0 {
+				t.Errorf("with a reader of %v, %v has %d events of life %q, end at %d", connected, at, len(v.Items), v.Life, v.EndedAt)
 			}
 			w.Detach(r.Chain)
 			w.Rollback(testState(0), 0, 1, 0)
@@ -648,7 +648,7 @@ func TestWindow_Copies(t *testing.T) {
 	closed := func(at Place) uint64 {
 		r := cursorAt(w, at, 0)
 		defer w.Detach(r.Chain)
-		return w.Read(r, Limits{10, 1 << 20}, nil).Closed
+		return w.Read(r, Limits{10, 1 << 20}, nil).EndedAt
 	}
 	connected := cursorAt(w, at, 3)
 	woken := w.Changed(connected.Chain)

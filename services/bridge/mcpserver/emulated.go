@@ -22,13 +22,13 @@ import (
 	"rejoin/shared/session"
 )
 
-// statelessServer is a session of a client of earlier revisions at a server that has none: the bridge
+// emulatedSession is a session of a client of earlier revisions at a server that has none: the bridge
 // keeps the state of the session, and each request carries it. It is safe for concurrent use.
 //
 //	serve ──▶ a request of the new revision ──▶ a result ──▶ the client
 //	              ▲                              └─ the server's questions ──▶ the client, on the same stream
 //	              └────────────────────────────────── send: the client's answers
-type statelessServer struct {
+type emulatedSession struct {
 	remote
 	server     *Server
 	client     translate.Client
@@ -48,8 +48,8 @@ type statelessServer struct {
 	storing sync.Mutex // of the standalone stream
 }
 
-func (s *Server) newStatelessServer(m records.OwnSession) *statelessServer {
-	return &statelessServer{
+func (s *Server) newEmulatedSession(m records.OwnSession) *emulatedSession {
+	return &emulatedSession{
 		remote: remote{host: s.host, endpoint: s.endpoint, stateless: true}, server: s, client: m.Client, discovered: m.Discovered,
 		level: m.Level, uris: m.URIs, changed: make(chan struct{}), waiting: map[string]chan rpc.Message{},
 	}
@@ -61,7 +61,7 @@ var errRevisions = upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, "th
 
 // dialStateless asks a server without sessions for its revisions and capabilities, for a client that begins a session.
 func (s *Server) dialStateless(ctx context.Context, c rpc.Ask, m rpc.Message) (Connected, *rpc.Answer) {
-	u := s.newStatelessServer(records.OwnSession{Client: translate.ParseClient(m)})
+	u := s.newEmulatedSession(records.OwnSession{Client: translate.ParseClient(m)})
 	answer, refused := u.exchange(ctx, c.Header, rpc.Message{ID: json.RawMessage(`"discover"`), Method: new(mcp.MethodDiscover)}, nil, nil)
 	if refused != nil {
 		return Connected{}, refused
@@ -77,7 +77,7 @@ func (s *Server) dialStateless(ctx context.Context, c rpc.Ask, m rpc.Message) (C
 
 // state returns the session's state for the registry: no more than the next bridge needs. The
 // caller holds saving, unless the session is new.
-func (u *statelessServer) state() *records.OwnSession {
+func (u *emulatedSession) state() *records.OwnSession {
 	return &records.OwnSession{
 		Client: u.client, Discovered: translate.Discovered{Capabilities: u.discovered.Capabilities}, Level: u.level, URIs: u.uris,
 	}
@@ -85,7 +85,7 @@ func (u *statelessServer) state() *records.OwnSession {
 
 // exchange makes a request, passes the messages before the response to take, and returns the response.
 // An answer that is no success is for the client.
-func (u *statelessServer) exchange(ctx context.Context, client http.Header, m rpc.Message, more translate.Object, take func([]byte) error) (rpc.Message, *rpc.Answer) {
+func (u *emulatedSession) exchange(ctx context.Context, client http.Header, m rpc.Message, more translate.Object, take func([]byte) error) (rpc.Message, *rpc.Answer) {
 	u.mu.Lock()
 	level := u.level
 	u.mu.Unlock()
@@ -111,7 +111,7 @@ func (u *statelessServer) exchange(ctx context.Context, client http.Header, m rp
 	return rpc.Message{}, new(u.failure(err))
 }
 
-func (u *statelessServer) failure(err error) rpc.Answer {
+func (u *emulatedSession) failure(err error) rpc.Answer {
 	switch {
 	case errors.Is(err, upstream.ErrTooLarge):
 		return upstream.Failure(http.StatusBadGateway, rpc.CodeInternal, u.host.TooLarge(""))
@@ -123,7 +123,7 @@ func (u *statelessServer) failure(err error) rpc.Answer {
 }
 
 // repeat returns a client's header with the fields that repeat members of a request.
-func (u *statelessServer) repeat(client http.Header, m rpc.Message) http.Header {
+func (u *emulatedSession) repeat(client http.Header, m rpc.Message) http.Header {
 	h := upstream.WithoutRepeated(client)
 	h.Set(mcp.HeaderVersion, mcp.Stateless)
 	h.Set(mcp.HeaderMethod, *m.Method)
@@ -144,7 +144,7 @@ func (u *statelessServer) repeat(client http.Header, m rpc.Message) http.Header 
 }
 
 // learnTools reads which arguments of each tool its calls have to repeat; once, unless again.
-func (u *statelessServer) learnTools(ctx context.Context, client http.Header, again bool) {
+func (u *emulatedSession) learnTools(ctx context.Context, client http.Header, again bool) {
 	u.mu.Lock()
 	known := u.tools != nil
 	u.mu.Unlock()
@@ -172,7 +172,7 @@ func (u *statelessServer) learnTools(ctx context.Context, client http.Header, ag
 
 // Serve forwards requests, one after the other, and stores the server's messages for them. A batch may have the
 // client's answers too.
-func (u *statelessServer) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
+func (u *emulatedSession) Serve(ctx context.Context, c *call.Call, client http.Header, data []byte) {
 	u.Send(ctx, client, data)
 	c.CancelAtOnce = true
 	ctx, p := c.WithIdleTimer(ctx)
@@ -209,7 +209,7 @@ func (u *statelessServer) Serve(ctx context.Context, c *call.Call, client http.H
 }
 
 // answer returns the response to a request: requests about the session are answered here.
-func (u *statelessServer) answer(ctx context.Context, p *upstream.IdleTimer, c *call.Call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
+func (u *emulatedSession) answer(ctx context.Context, p *upstream.IdleTimer, c *call.Call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
 	var value string
 	var err error
 	switch *m.Method {
@@ -249,7 +249,7 @@ var ErrSubscriptions = errors.New("there are too many subscriptions, or their UR
 
 // change changes the client's settings: in the session's metadata for the next bridge, and then here.
 // Errors are for the client.
-func (u *statelessServer) change(ctx context.Context, h *call.Scope, edit func(*records.OwnSession)) error {
+func (u *emulatedSession) change(ctx context.Context, h *call.Scope, edit func(*records.OwnSession)) error {
 	u.saving.Lock()
 	defer u.saving.Unlock()
 	next := u.state()
@@ -275,7 +275,7 @@ func (u *statelessServer) change(ctx context.Context, h *call.Scope, edit func(*
 	return nil
 }
 
-func (u *statelessServer) save(ctx context.Context, h *call.Scope, is *records.OwnSession) error {
+func (u *emulatedSession) save(ctx context.Context, h *call.Scope, is *records.OwnSession) error {
 	s := u.host
 	data, err := json.Marshal(u.server.Metadata(Connected{Version: u.client.Version, stateless: is}))
 	if err != nil {
@@ -296,7 +296,7 @@ func (u *statelessServer) save(ctx context.Context, h *call.Scope, is *records.O
 const maxRounds = 16
 
 // request makes a request, again and again with the client's answers.
-func (u *statelessServer) request(ctx context.Context, p *upstream.IdleTimer, c *call.Call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
+func (u *emulatedSession) request(ctx context.Context, p *upstream.IdleTimer, c *call.Call, client http.Header, m rpc.Message) ([]byte, *rpc.Answer) {
 	if *m.Method == mcp.MethodCallTool {
 		u.learnTools(ctx, client, false)
 	}
@@ -353,7 +353,7 @@ const stateOnlyPause = 250 * time.Millisecond
 
 // askAll asks the client, on the stream of its request, and waits for the answers. An error of the
 // client's ends the request, and so does a question that cannot be stored.
-func (u *statelessServer) askAll(ctx context.Context, c *call.Call, r translate.Required) (answers translate.Object, failed json.RawMessage) {
+func (u *emulatedSession) askAll(ctx context.Context, c *call.Call, r translate.Required) (answers translate.Object, failed json.RawMessage) {
 	c.Accept() // also without a question: the server has begun the request
 	if len(r.Questions) == 0 {
 		u.host.Pause(ctx, stateOnlyPause)
@@ -395,7 +395,7 @@ func (u *statelessServer) askAll(ctx context.Context, c *call.Call, r translate.
 }
 
 // expect returns the channel that gets the client's answer to the request with this ID, until forget is called.
-func (u *statelessServer) expect(id string) (answer chan rpc.Message, forget func()) {
+func (u *emulatedSession) expect(id string) (answer chan rpc.Message, forget func()) {
 	key := rpc.IDKey([]byte(id))
 	answer = make(chan rpc.Message, 1)
 	u.mu.Lock()
@@ -410,7 +410,7 @@ func (u *statelessServer) expect(id string) (answer chan rpc.Message, forget fun
 
 // Send takes the client's answers. Notifications end at the bridge: the server has no session that
 // they could be about.
-func (u *statelessServer) Send(_ context.Context, _ http.Header, data []byte) rpc.Answer {
+func (u *emulatedSession) Send(_ context.Context, _ http.Header, data []byte) rpc.Answer {
 	all, _, err := rpc.Messages(data)
 	if err != nil {
 		return upstream.Failure(http.StatusBadRequest, rpc.CodeParse, err.Error())

@@ -15,7 +15,7 @@ import (
 
 // Listen keeps a subscription for the notifications that a client of earlier revisions receives without
 // asking, and for the resources that it has subscribed to.
-func (u *statelessServer) Listen(ctx context.Context, c *call.Call, client func() http.Header) {
+func (u *emulatedSession) Listen(ctx context.Context, c *call.Call, client func() http.Header) {
 	var last *listening
 	var began time.Time // of last
 	for pause := listenPause; ctx.Err() == nil; {
@@ -87,7 +87,7 @@ func (l *listening) missed(f translate.Filter) translate.Filter {
 // subscription begins to listen, and returns when the server has acknowledged that, or has ended it, or has
 // done neither for --open-timeout: then the subscription may receive changes all the same.
 // With the acknowledgement the client receives one of each kind of change that it may have missed before.
-func (u *statelessServer) subscription(ctx context.Context, c *call.Call, client http.Header, f translate.Filter, last *listening) *listening {
+func (u *emulatedSession) subscription(ctx context.Context, c *call.Call, client http.Header, f translate.Filter, last *listening) *listening {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &listening{f.URIs, cancel, ctx.Done(), make(chan struct{}), make(chan struct{})}
 	missed := last.missed
@@ -111,7 +111,7 @@ func (u *statelessServer) subscription(ctx context.Context, c *call.Call, client
 }
 
 // read stores the notifications of a subscription. missed is called when l is acknowledged.
-func (u *statelessServer) read(ctx context.Context, c *call.Call, client http.Header, f translate.Filter, missed func(translate.Filter) translate.Filter, l *listening) {
+func (u *emulatedSession) read(ctx context.Context, c *call.Call, client http.Header, f translate.Filter, missed func(translate.Filter) translate.Filter, l *listening) {
 	header := u.repeat(client, rpc.Message{Method: new(mcp.MethodListen)})
 	resp, refused := u.post(ctx, header, u.client.Listen("rejoin-listen", f))
 	if refused != nil {
@@ -154,7 +154,7 @@ func (u *statelessServer) read(ctx context.Context, c *call.Call, client http.He
 }
 
 // store stores a notification on the standalone stream. Two subscriptions may do so at once.
-func (u *statelessServer) store(c *call.Call, data []byte) error {
+func (u *emulatedSession) store(c *call.Call, data []byte) error {
 	u.storing.Lock()
 	defer u.storing.Unlock()
 	return c.Take(call.Item{Data: data})
