@@ -209,14 +209,14 @@ func (u *inFlight) releaseSlot() {
 // though the partition may have begun another generation since.
 func (s *Service) eventID(rec session.Record, stream string, at eventlog.Ack) string {
 	state, _ := s.backend.Log.State(at.Partition)
-	place := event.TagParts{
+	parts := event.TagParts{
 		Origin: state.Origin, Generation: generationOf(at, state.Generations),
 		Session: rec.Session, Life: rec.Life, Stream: stream,
 	}
-	prefix, ok := s.idPrefixes.Get(place)
+	prefix, ok := s.idPrefixes.Get(parts)
 	if !ok {
-		prefix = string(event.AppendIDPrefix(nil, place.Stream, place.Tag()))
-		s.idPrefixes.Add(place, prefix)
+		prefix = string(event.AppendIDPrefix(nil, parts.Stream, parts.Tag()))
+		s.idPrefixes.Add(parts, prefix)
 	}
 	return prefix + strconv.FormatUint(at.Sequence, 10)
 }

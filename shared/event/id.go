@@ -188,15 +188,15 @@ const (
 // carry no life, are as good as those made after. For RolledBack and MaybeRolledBack it also
 // returns the newest sequence that the ID's holder and the partition have in common by the
 // list, or 0 when there is none.
-func Resolve(id ID, place TagParts, generations []Generation) (Verdict, uint64) {
-	if id.Stream != place.Stream {
+func Resolve(id ID, parts TagParts, generations []Generation) (Verdict, uint64) {
+	if id.Stream != parts.Stream {
 		return Unknown, 0
 	}
 	verdict := Unknown
-	lives := slices.Compact([]string{place.Life, ""})
+	lives := slices.Compact([]string{parts.Life, ""})
 	for i, g := range slices.Backward(generations) {
 		for _, life := range lives {
-			p := place
+			p := parts
 			p.Generation, p.Life = g.ID, life
 			tag := p.Tag()
 			if tag == id.Tag {
@@ -211,7 +211,7 @@ func Resolve(id ID, place TagParts, generations []Generation) (Verdict, uint64) 
 		}
 	}
 	if verdict == RolledBack {
-		return lostGeneration(id, place.Origin, generations)
+		return lostGeneration(id, parts.Origin, generations)
 	}
 	return verdict, 0
 }

@@ -100,10 +100,6 @@ func (l *Log) look(ctx context.Context, server string, partitions []int) (pause 
 	return pause
 }
 
-// filesDeletedWithin is how long a server may still delete the files of a stream that it reports as not found. A stream
-// that is created meanwhile loses its own files (docs/upstream/0041).
-const filesDeletedWithin = 200 * time.Millisecond
-
 // createAgain creates a lost partition again, while nothing else in this process changes it.
 func (l *Log) createAgain(ctx context.Context, p int) error {
 	ctx, done := natsconn.While(ctx, l.nc)
@@ -113,7 +109,7 @@ func (l *Log) createAgain(ctx context.Context, p int) error {
 		return err
 	}
 	defer release()
-	natsconn.Pause(ctx, filesDeletedWithin)
+	natsconn.AwaitDeletion(ctx)
 	gone, _ := l.State(p)
 	return l.createPartition(ctx, p, gone, func() cluster.Servers { return l.seen(ctx, l.Settings().Replicas) })
 }

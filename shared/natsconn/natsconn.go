@@ -123,3 +123,10 @@ func Pause(ctx context.Context, d time.Duration) bool {
 		return false
 	}
 }
+
+// DeletedWithin is how long a server takes to delete the files of a stream that it reports as not found.
+const DeletedWithin = 200 * time.Millisecond
+
+// AwaitDeletion waits for [DeletedWithin], or until ctx ends. A stream that is created before has the old entries, and
+// may lose its own files (docs/upstream/0041).
+func AwaitDeletion(ctx context.Context) { Pause(ctx, DeletedWithin) }

@@ -114,7 +114,7 @@ func (r *Registry) follow(ctx context.Context, copied func()) {
 			continue
 		}
 		if r.creator && errors.Is(err, jetstream.ErrStreamNotFound) {
-			r.pause(ctx) // a server reports it before it has deleted the files (docs/upstream/0041)
+			natsconn.AwaitDeletion(ctx)
 			if err = createBucket(ctx, r.js, r.events); err == nil {
 				r.log.Error("the session registry is missing; it is created again")
 				continue

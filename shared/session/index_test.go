@@ -41,8 +41,8 @@ func TestIndex_Deleted(t *testing.T) {
 func TestIndex_Lost(t *testing.T) {
 	t.Parallel()
 	ask := map[string]func(context.Context, *session.Registry) (session.Record, error){
-		"Get":   func(ctx context.Context, r *session.Registry) (session.Record, error) { return r.Get(ctx, "s") },
-		"Learn": func(ctx context.Context, r *session.Registry) (session.Record, error) { return r.CopyOrGet(ctx, "s") },
+		"Get":       func(ctx context.Context, r *session.Registry) (session.Record, error) { return r.Get(ctx, "s") },
+		"CopyOrGet": func(ctx context.Context, r *session.Registry) (session.Record, error) { return r.CopyOrGet(ctx, "s") },
 		"Register": func(ctx context.Context, r *session.Registry) (session.Record, error) {
 			return register(ctx, r, "s", "mallory")
 		},

@@ -96,12 +96,12 @@ func (g *Guard) keep(id string, ms *float64) {
 		err := retry.Do(s.Life, func() error {
 			err := write(s.Life)
 			if err != nil {
-				s.Logger.Info("whose a task of the MCP server is cannot be stored yet", "session", g.session, "error", err)
+				s.Logger.Info("the owner of a task of the MCP server cannot be stored yet", "session", g.session, "error", err)
 			}
 			return err
 		})
 		if err != nil {
-			s.Logger.Warn("whose a task of the MCP server is was not stored: its client cannot ask for it any more", "session", g.session)
+			s.Logger.Warn("the owner of a task of the MCP server is not stored: its client cannot ask for the task any more", "session", g.session)
 		}
 	}) {
 		return

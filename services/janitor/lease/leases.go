@@ -170,7 +170,9 @@ func (s *Leases) keepPresence(ctx context.Context) {
 				return
 			}
 			if length := s.length(); time.Since(failing) > length { // a lease of a bucket that was deleted is over
-				_, _ = s.ensure(ctx, length) // or it is tried again
+				within, cancel := context.WithTimeout(ctx, pause) // no longer than an announcement: the bucket may be there
+				_, _ = s.ensure(within, length)                   // or it is tried again
+				cancel()
 				failing = time.Now()
 			}
 		}

@@ -79,7 +79,7 @@ func openAll(ctx context.Context, g *Group, from Start) error {
 		if !x.CaughtUp {
 			return errNotReady // it was rolled back a moment ago
 		}
-		l.end, l.rollbacks = x.End, x.Rollbacks
+		l.end, l.forks = x.End, x.Forks
 		l.retag(x)
 	}
 	if !from.Since.IsZero() {

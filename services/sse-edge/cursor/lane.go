@@ -28,7 +28,7 @@ type lane struct {
 	end         uint64    // of the window, before the last read
 	start       uint64    // where members begin that no ID covers
 	id          position  // of the client's ID
-	rollbacks   int
+	forks       int
 	origin, gen string // the parts of tag
 	tag         string // of the positions
 
@@ -55,12 +55,12 @@ type ready struct {
 func (l *lane) read(ctx context.Context, g *Group) error {
 	for {
 		before := l.part.window.Extent()
-		if before.Rollbacks != l.rollbacks {
-			l.goBack(l.part.window.RolledBackTo(l.rollbacks), before.Rollbacks)
+		if before.Forks != l.forks {
+			l.goBack(l.part.window.RolledBackTo(l.forks), before.Forks)
 		}
 		l.end = before.End
 		err := errors.Join(l.find(ctx), l.readMembers(ctx, g))
-		if after := l.part.window.Extent(); after.Rollbacks == before.Rollbacks {
+		if after := l.part.window.Extent(); after.Forks == before.Forks {
 			l.retag(after) // a newer generation names older positions as well, not the other way round
 			return err
 		}
@@ -131,14 +131,14 @@ func (l *lane) readMembers(ctx context.Context, g *Group) error {
 
 // goBack moves the positions back to common, the newest sequence that a rolled-back partition has in common with
 // its earlier state.
-func (l *lane) goBack(common uint64, rollbacks int) {
+func (l *lane) goBack(common uint64, forks int) {
 	for _, m := range l.members {
-		m.goBack(common, rollbacks)
+		m.goBack(common, forks)
 		if at := l.positionOf(m); m.reader.Cursor > at {
 			m.reader.MoveTo(at) // the reader is ahead of the client
 		}
 	}
-	l.rollbacks = rollbacks
+	l.forks = forks
 	l.position, l.added = min(l.position, common), min(l.added, common)
 	if len(l.group.patterns) > 0 {
 		l.found = min(l.found, common)
@@ -246,7 +246,7 @@ func (l *lane) touch(g *Group) {
 		l.found = x.End
 	}
 	for _, m := range l.members {
-		if x.Rollbacks != l.rollbacks || !m.quick(g, x.End) || len(m.items) > 0 || m.state() != m.State {
+		if x.Forks != l.forks || !m.quick(g, x.End) || len(m.items) > 0 || m.state() != m.State {
 			l.Wake()
 			return
 		}

@@ -283,10 +283,10 @@ func (m *Member) count() {
 
 // goBack has the reader read the events again that were not part of a step: the partition was rolled back. The
 // reader finds out itself how far, unless it was opened since.
-func (m *Member) goBack(common uint64, rollbacks int) {
+func (m *Member) goBack(common uint64, forks int) {
 	m.unread()
 	m.putOff = false
-	if m.through = min(m.through, common); m.reader.Rollbacks == rollbacks && m.reader.Cursor > common {
+	if m.through = min(m.through, common); m.reader.Forks == forks && m.reader.Cursor > common {
 		m.reader.MoveTo(common)
 	}
 }

@@ -193,7 +193,7 @@ func (p *Partition) lookAfterJump() {
 			p.of.cfg.Logger.Debug("a partition cannot be looked at after a jump", "partition", p.number, "error", err)
 		}
 		p.looking.Store(false)
-		if now := p.window.Extent(); now.JumpEnd != x.JumpEnd || now.Rollbacks != x.Rollbacks {
+		if now := p.window.Extent(); now.JumpEnd != x.JumpEnd || now.Forks != x.Forks {
 			p.lookAfterJump()
 		}
 	})
@@ -318,14 +318,14 @@ func validMessage(data []byte) bool { return utf8.Valid(data) && event.ValidJSON
 
 // jumpLook is a look at the partition's leader that followed a jump of the tail.
 type jumpLook struct {
-	jumpEnd   uint64
-	rollbacks int
-	state     eventlog.State
+	jumpEnd uint64
+	forks   int
+	state   eventlog.State
 }
 
 // follows reports whether there is a look, and it followed the last jump.
 func (b *jumpLook) follows(x window.Extent) bool {
-	return b != nil && b.jumpEnd == x.JumpEnd && b.rollbacks == x.Rollbacks
+	return b != nil && b.jumpEnd == x.JumpEnd && b.forks == x.Forks
 }
 
 // afterJump returns a look at the partition's leader that followed the newest jump that x
@@ -339,7 +339,7 @@ func (p *Partition) afterJump(ctx context.Context, x window.Extent) (eventlog.St
 	if err != nil {
 		return eventlog.State{}, err
 	}
-	p.jumpLook.Store(&jumpLook{x.JumpEnd, x.Rollbacks, state})
+	p.jumpLook.Store(&jumpLook{x.JumpEnd, x.Forks, state})
 	return state, nil
 }
 

@@ -204,7 +204,7 @@ func (r *Reader) Quick(memory []window.Item) (s Step, _ []window.Item, ok bool) 
 		return Step{}, memory, false
 	}
 	v := r.part.window.Read(&r.ChainCursor, r.limit, memory)
-	if v.Rollbacks > r.Rollbacks || len(v.Losses) > 0 || !v.Inside || r.unproved(v) || r.unauthorized(v) {
+	if v.Forks > r.Forks || len(v.Losses) > 0 || !v.Inside || r.unproved(v) || r.unauthorized(v) {
 		return Step{}, v.Items, false
 	}
 	r.adopt(v)
@@ -238,7 +238,7 @@ func (r *Reader) take(v window.View, s *Step) {
 }
 
 func (r *Reader) step(ctx context.Context, v window.View, s *Step) error {
-	if v.Rollbacks > r.Rollbacks {
+	if v.Forks > r.Forks {
 		r.rolledBack(v, s)
 		return errReadAgain
 	}
@@ -280,7 +280,7 @@ func (r *Reader) rolledBack(v window.View, s *Step) {
 	if r.end > v.Common {
 		r.end = 0
 	}
-	r.Rollbacks, r.provenTo, r.LastNumber, r.cleared, r.asked, r.askedFirst, r.seekEnd = v.Rollbacks, 0, 0, nil, 0, 0, true
+	r.Forks, r.provenTo, r.LastNumber, r.cleared, r.asked, r.askedFirst, r.seekEnd = v.Forks, 0, 0, nil, 0, 0, true
 }
 
 // drop notes that a stream's events up to a sequence are removed, or all streams' when stream is
@@ -365,7 +365,7 @@ func (r *Reader) adopt(v window.View) {
 // Renew takes over changes of the partition's generations and of the session's life since the last read.
 func (r *Reader) Renew() {
 	v := r.part.window.Read(&r.ChainCursor, window.Limits{Events: 1, Bytes: 1}, nil)
-	if v.Rollbacks > r.Rollbacks {
+	if v.Forks > r.Forks {
 		s := Step{Gaps: r.Pending}
 		r.rolledBack(v, &s)
 		r.Pending = s.Gaps
@@ -398,7 +398,7 @@ func (r *Reader) Finished() bool {
 		return false
 	}
 	v := r.part.window.Read(&r.ChainCursor, window.Limits{Events: 1, Bytes: 1}, nil)
-	if v.Rollbacks > r.Rollbacks || !v.Inside || len(v.Items) > 0 || len(v.Losses) > 0 || r.Cursor+1 < v.JumpEnd {
+	if v.Forks > r.Forks || !v.Inside || len(v.Items) > 0 || len(v.Losses) > 0 || r.Cursor+1 < v.JumpEnd {
 		return r.ended()
 	}
 	return r.ended() || v.EndedAt != 0 && v.Through >= v.EndedAt

@@ -1168,7 +1168,7 @@ func TestRead_RollbackBehindWindow(t *testing.T) {
 	for r, told := range map[*Reader]bool{ahead: true, level: false, fresh: false} {
 		v := w.Read(&r.ChainCursor, window.Limits{Events: 1, Bytes: 1}, nil)
 		var s Step
-		if v.Rollbacks > r.Rollbacks {
+		if v.Forks > r.Forks {
 			r.rolledBack(v, &s)
 		}
 		if len(s.Gaps) > 0 != told || told && r.Cursor != 2 {

@@ -101,7 +101,7 @@ func (p *Partition) tryOpen(ctx context.Context, at window.Place, from Start, li
 func (r *Reader) attach(of life) window.Attachment {
 	r.Place.Life, r.life = of.token, of
 	a := r.part.window.Attach(r.Place, of.found, of.began)
-	r.Place.Life, r.Chain, r.Rollbacks = a.Life, a.Chain, a.Rollbacks
+	r.Place.Life, r.Chain, r.Forks = a.Life, a.Chain, a.Forks
 	r.Tags = NewTagger(event.TagParts{Origin: a.Origin, Generation: a.Generation, Session: r.Place.Session, Life: a.Life})
 	return a
 }
@@ -211,9 +211,9 @@ func (r *Reader) resolveAgain(ctx context.Context, id event.ID, look *eventlog.S
 		}
 		if of.token != r.Place.Life {
 			r.part.window.Detach(r.Chain)
-			before := r.Rollbacks // a roll-back since then concerns the state that was looked up before it
+			before := r.Forks // a roll-back since then concerns the state that was looked up before it
 			r.attach(of)
-			r.Rollbacks = before
+			r.Forks = before
 		}
 	}
 	p := r.tagParts()

@@ -12,15 +12,15 @@ type Tagger struct {
 }
 
 // NewTagger returns a tagger for the streams of a session.
-func NewTagger(place event.TagParts) Tagger { return Tagger{parts: place, known: map[string]string{}} }
+func NewTagger(parts event.TagParts) Tagger { return Tagger{parts: parts, known: map[string]string{}} }
 
 // Tag returns the tag of a stream's IDs, or of the flow's when stream is empty.
 func (t Tagger) Tag(stream string) string {
 	tag, ok := t.known[stream]
 	if !ok {
-		place := t.parts
-		place.Stream = stream
-		tag = place.Tag()
+		parts := t.parts
+		parts.Stream = stream
+		tag = parts.Tag()
 		if len(t.known) == maxTags {
 			clear(t.known)
 		}

@@ -5,8 +5,8 @@ package window
 type ChainCursor struct {
 	Chain  *Chain
 	Cursor uint64
-	// Rollbacks is how many of the window's roll-backs the reader has seen.
-	Rollbacks int
+	// Forks is how many of the window's forks the reader has seen.
+	Forks int
 	// LastNumber is the number of the last returned entry of the window.
 	LastNumber uint64
 	// Dropped holds, on a flow, the sequence up to which a stream's events are removed, so that

@@ -15,7 +15,7 @@ type View struct {
 	// Inside says that nothing after the cursor was evicted; without it only the
 	// fields up to Items mean anything.
 	Inside    bool
-	Common    uint64 // of the rollbacks that the reader has not seen yet
+	Common    uint64 // the lowest of the forks that the reader has not seen yet
 	ClearedAt uint64
 	Losses    []eventlog.Loss // that the reader has not seen yet
 	// Life is that of the chain: one that waited for its session may have one by now.
@@ -45,8 +45,8 @@ func (w *Window) Read(r *ChainCursor, limit Limits, items []Item) View {
 	if c.flow != nil {
 		v.ClearedAt = max(v.ClearedAt, c.flow.clearedAt)
 	}
-	if len(w.forks) > r.Rollbacks {
-		v.Common = w.commonSince(r.Rollbacks)
+	if len(w.forks) > r.Forks {
+		v.Common = w.commonSince(r.Forks)
 		return v
 	}
 	v.Inside = r.Cursor+1 >= w.start

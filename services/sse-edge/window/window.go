@@ -731,7 +731,7 @@ type Extent struct {
 	Start      uint64
 	JumpEnd    uint64 // where the last jump of the tail ended
 	End        uint64
-	Rollbacks  int // how many there were
+	Forks      int // how many there were
 }
 
 // Extent returns the window's present extent.
@@ -742,7 +742,7 @@ func (w *Window) Extent() Extent {
 }
 
 func (w *Window) extent() Extent {
-	x := Extent{CaughtUp: w.hasCaughtUp(), Origin: w.origin, Start: w.start, JumpEnd: w.jumpEnd, End: w.end, Rollbacks: len(w.forks)}
+	x := Extent{CaughtUp: w.hasCaughtUp(), Origin: w.origin, Start: w.start, JumpEnd: w.jumpEnd, End: w.end, Forks: len(w.forks)}
 	if len(w.gens) > 0 {
 		x.Generation = w.gens[len(w.gens)-1].ID
 	}

@@ -314,7 +314,7 @@ func TestWindow_RollBackForgetsLivesAndEnds(t *testing.T) {
 	w.Append(opening(3, "s", "two"), 0)
 	w.Rollback(testState(1), 1, 2, 1)
 	w.Reach(1, 0)
-	r.Rollbacks = 1
+	r.Forks = 1
 	if life, known, _ := w.LifeOf("s"); known {
 		t.Errorf("the life is %q", life)
 	}
@@ -335,7 +335,7 @@ func TestWindow_RollBackTakesTheOpeningOfAReader(t *testing.T) {
 		w.Reach(0, 0)
 		for _, at := range []Place{streamOf("s", "a"), streamOf("s", "")} {
 			r := cursorAt(w, at, 0)
-			r.Rollbacks = len(w.forks)
+			r.Forks = len(w.forks)
 			w.Append(message(w.end+1, Place{"s", "one", "a"}, `{}`), 0)
 			if v := w.Read(r, Limits{Events: 100, Bytes: 1 << 20}, nil); len(v.Items) != 1 || v.Life != "one" || v.EndedAt != 0 {
 				t.Errorf("with a reader of %v, %v has %d events of life %q, end at %d", connected, at, len(v.Items), v.Life, v.EndedAt)
